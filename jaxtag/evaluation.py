@@ -1,0 +1,135 @@
+"""Predicted and gold tags in; one ``Evaluation`` with its JSON and its table out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from rich.table import Table
+
+from jaxtag.batch import make_batch, scatter_back
+from jaxtag.device import Devices, prefetch
+from jaxtag.encode import IGNORE, Encoded
+from jaxtag.metrics import EntityScores, Scores, TagScores, entity_scores, tag_scores
+from jaxtag.model import Params
+from jaxtag.plan import EpochPlan
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of one corpus, each over the whole set."""
+
+    loss: float
+    """Cross-entropy per token, over the tokens whose tag the model knows."""
+    accuracy: float
+    """Correct tags / tokens."""
+    tokens: int
+    lenient: EntityScores | None
+    """Entities read as conlleval does; None for plain tags."""
+    strict: EntityScores | None
+    """Entities whose tags are well-formed in the scheme; None for plain tags."""
+    tags: TagScores | None
+    """Scores of each tag, for plain tags."""
+
+    @property
+    def score(self) -> float:
+        """What models are chosen by: lenient micro F1, or accuracy for plain tags."""
+        return self.accuracy if self.lenient is None else self.lenient.micro.f1
+
+    @property
+    def score_name(self) -> str:
+        """What ``score`` is called."""
+        return "accuracy" if self.lenient is None else "F1 (lenient)"
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that ``result.json`` has."""
+        result: dict[str, Any] = {
+            "accuracy": self.accuracy,
+            "loss": self.loss,
+            "tokens": self.tokens,
+        }
+        if self.lenient is not None and self.strict is not None:
+            result["scheme"] = self.lenient.scheme
+            result["lenient"] = self.lenient.to_json()
+            result["strict"] = self.strict.to_json()
+        if self.tags is not None:
+            result["macro"] = self.tags.macro._asdict()
+            result["per_tag"] = {k: v._asdict() for k, v in self.tags.per_tag.items()}
+        return result
+
+    def table(self, title: str) -> Table:
+        """A table for the terminal: types (or tags) by precision, recall and F1."""
+        counted = f"{self.tokens:,} tokens, accuracy {self.accuracy:.4f}, loss {self.loss:.4f}"
+        table = Table(title=f"{title}: {counted}", title_justify="left")
+        table.add_column("tag" if self.lenient is None else "entity type")
+        modes: list[tuple[str, dict[str, Scores], Scores, Scores | None]] = []
+        if self.tags is not None:
+            modes.append(("", self.tags.per_tag, self.tags.macro, None))
+        for scores in (self.lenient, self.strict):
+            if scores is not None:
+                modes.append((f"{scores.mode} ", scores.per_type, scores.macro, scores.micro))
+        for mode, *_ in modes:
+            for name in ("P", "R", "F1"):
+                table.add_column(f"{mode}{name}", justify="right")
+        table.add_column("gold", justify="right")
+        names = sorted({name for _, per_name, *_ in modes for name in per_name})
+        nothing = Scores.from_counts(0, 0, 0)
+        for name in names:
+            rows = [per_name.get(name, nothing) for _, per_name, *_ in modes]
+            table.add_row(name or "(no type)", *_cells(rows))
+        table.add_section()
+        if self.lenient is not None:
+            table.add_row("micro", *_cells([micro for *_, micro in modes if micro is not None]))
+        table.add_row("macro", *_cells([macro for _, _, macro, _ in modes]))
+        return table
+
+
+def _cells(rows: Sequence[Scores]) -> list[str]:
+    ratios = [f"{value:.3f}" for row in rows for value in (row.precision, row.recall, row.f1)]
+    return [*ratios, f"{rows[0].gold:,}"]
+
+
+def evaluate(
+    program: Callable[..., Any],
+    params: Params,
+    encoded: Encoded,
+    gold: Sequence[Sequence[str]],
+    plan: EpochPlan,
+    *,
+    labels: Sequence[str],
+    scheme: str,
+    devices: Devices,
+) -> tuple[Evaluation, list[list[str]]]:
+    """Run the evaluation program over a plan; scores, and the predicted tags of every sentence.
+
+    ``program`` is ``step.eval_program``'s. Sums and labels stay on the device until all batches
+    are under way; logits never leave it. A gold tag that the model does not know has no loss, and
+    is a token (and an entity) missed.
+    """
+    sums, outputs = [], []
+    for placement, batch in prefetch(
+        plan.batches, lambda placement: (placement, devices.shard(make_batch(encoded, placement)))
+    ):
+        batch_sums, labels_BL = program(params, batch)
+        sums.append(batch_sums)
+        outputs.append((placement, labels_BL))
+    fetched = jax.device_get(sums)
+    found = scatter_back([(p, np.asarray(labels_BL)) for p, labels_BL in outputs], encoded.offsets)
+    predicted = [[labels[label] for label in row] for row in found]
+    total = float(sum(np.float64(s.loss.total) for s in fetched))
+    known = int((encoded.labels != IGNORE).sum())
+    correct = int(sum(int(s.tokens.correct) for s in fetched))
+    tokens = int(encoded.offsets[-1])
+    plain = scheme == "plain"
+    evaluation = Evaluation(
+        loss=total / known if known else 0.0,
+        accuracy=correct / tokens if tokens else 0.0,
+        tokens=tokens,
+        lenient=None if plain else entity_scores(gold, predicted, scheme=scheme, mode="lenient"),
+        strict=None if plain else entity_scores(gold, predicted, scheme=scheme, mode="strict"),
+        tags=tag_scores(gold, predicted) if plain else None,
+    )
+    return evaluation, predicted

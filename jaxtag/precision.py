@@ -1,0 +1,48 @@
+"""A policy's name in; which dtype parameters, compute and losses have out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxtag.config import ConfigError
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Where numbers are rounded: matrix products in ``compute_dtype``, all else in float32.
+
+    Parameters, normalisation, softmax, losses and sums are float32 under every policy.
+
+    >>> Policy("bfloat16").compute_dtype.__name__
+    'bfloat16'
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name == "float16":
+            raise ConfigError(
+                "precision.policy: float16 needs dynamic loss scaling, which this version lacks; "
+                "use bfloat16 or float32"
+            )
+        if self.name not in ("float32", "bfloat16"):
+            raise ConfigError(
+                f"precision.policy: expected float32 or bfloat16, found {self.name!r}"
+            )
+
+    @property
+    def compute_dtype(self) -> DTypeLike:
+        """Dtype of the matrix products and of the activations between them."""
+        match self.name:
+            case "float32":
+                return jnp.float32
+            case _:
+                return jnp.bfloat16
+
+    @property
+    def parameter_dtype(self) -> DTypeLike:
+        """Dtype in which parameters and optimizer state are kept."""
+        return jnp.float32

@@ -1,0 +1,141 @@
+"""Sums of steps in; one line of progress and one line of ``metrics.jsonl`` now and then out."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import jax
+import numpy as np
+
+from jaxtag.config import InputError
+from jaxtag.step import StepSums
+
+PLAIN_SECONDS = 10.0  # between two lines where the output is no terminal
+
+
+class NotFiniteError(InputError):
+    """A loss that is infinite or no number: training on would only spread it."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the steps since the last summary did."""
+
+    steps: int
+    loss: float
+    """Per real token (or per unit of class weight)."""
+    accuracy: float
+    tokens: int
+    cells: int
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Real tokens only."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def padding_efficiency(self) -> float:
+        """Share of the cells that hold a token."""
+        return self.tokens / self.cells if self.cells else 0.0
+
+
+@dataclass
+class Meter:
+    """Gathers steps; sums stay on the device until a summary is asked for."""
+
+    sums: list[StepSums] = field(default_factory=list)
+    steps: int = 0
+    cells: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, sums: list[StepSums], cells: int) -> None:
+        """Count one optimizer step: the sums of its micro-batches and all their cells."""
+        self.sums.extend(sums)
+        self.steps += 1
+        self.cells += cells
+
+    def summary(self, step: int) -> Summary:
+        """Fetch the sums and start anew; ``NotFiniteError`` names the step where a loss is not."""
+        fetched = jax.device_get(self.sums)
+        total = sum(np.float64(sums.loss.total) for sums in fetched)
+        count = sum(np.float64(sums.loss.count) for sums in fetched)
+        tokens = sum(int(sums.tokens.total) for sums in fetched)
+        correct = sum(int(sums.tokens.correct) for sums in fetched)
+        now = time.perf_counter()
+        made = Summary(
+            steps=self.steps,
+            loss=float(total / count) if count else 0.0,
+            accuracy=correct / tokens if tokens else 0.0,
+            tokens=tokens,
+            cells=self.cells,
+            seconds=now - self.started,
+        )
+        self.sums, self.steps, self.cells, self.started = [], 0, 0, now
+        if not math.isfinite(made.loss):
+            raise NotFiniteError(
+                f"step {step}: expected a finite loss, found {made.loss}; lower --train.lr "
+                "or set --train.clip-norm"
+            )
+        return made
+
+    def restart_clock(self) -> None:
+        """Leave out the time since the last summary, spent on something else than steps."""
+        self.started = time.perf_counter()
+
+
+class ProgressLine:
+    """One line that is rewritten on a terminal, or a plain line every few seconds elsewhere."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty()
+        self._shown = -math.inf
+        self._open = False
+
+    def show(self, text: str, *, always: bool = False) -> None:
+        """Show the line; ``always`` also where the last one was shown only just now."""
+        now = time.monotonic()
+        if self._terminal:
+            self._stream.write(f"\r\x1b[2K{text}")
+            self._open = True
+        elif always or now - self._shown >= PLAIN_SECONDS:
+            self._stream.write(f"{text}\n")
+            self._shown = now
+        self._stream.flush()
+
+    def say(self, text: str) -> None:
+        """Write a line that stays, above the progress line."""
+        if self._open:
+            self._stream.write("\r\x1b[2K")
+            self._open = False
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+
+def duration(seconds: float) -> str:
+    """Write seconds as a clock does.
+
+    >>> duration(75), duration(3675.4)
+    ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def metrics_line(summary: Summary) -> dict[str, Any]:
+    """The numbers of a summary as ``metrics.jsonl`` has them."""
+    return {
+        "loss": summary.loss,
+        "accuracy": summary.accuracy,
+        "tokens": summary.tokens,
+        "cells": summary.cells,
+        "padding_efficiency": summary.padding_efficiency,
+        "tokens_per_second": summary.tokens_per_second,
+        "seconds": summary.seconds,
+    }
