@@ -57,7 +57,7 @@ def make_batch(encoded: Encoded, placement: Placement) -> Batch:
 
 
 def scatter_back(
-    outputs: Iterable[tuple[Placement, Int[np.ndarray, "B L"]]],
+    outputs: Iterable[tuple[Placement, Int[np.ndarray, "_B _L"]]],  # each of its own shape
     offsets: Int[np.ndarray, " sentences_and_one"],
 ) -> list[Int[np.ndarray, " tokens"]]:
     """Bring one value per cell back to one array per sentence, in the order of the corpus.

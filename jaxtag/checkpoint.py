@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
@@ -48,7 +49,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, whole or not at all."""
-    write_bytes(path, json.dumps(value, indent=1, ensure_ascii=False).encode() + b"\n")
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:  # a lone surrogate has an escape in JSON, and no UTF-8
+        content = json.dumps(value, indent=1).encode()
+    write_bytes(path, content + b"\n")
 
 
 def read_json(path: Path) -> Any:
@@ -61,7 +67,7 @@ def read_json(path: Path) -> Any:
         raise CheckpointError(f"{path}: expected JSON, found {error}") from error
 
 
-def flatten(tree: Any) -> dict[str, np.ndarray[Any, Any]]:
+def flatten(tree: Any) -> dict[str, npt.NDArray[Any]]:
     """Name every leaf by its path, as ``encoder.layers.0.bias``, and bring it to the host."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {
@@ -132,14 +138,19 @@ def load_newest(directory: Path, template: T) -> tuple[T, dict[str, Any]] | None
     found = [path for path in directory.glob("*") if (path / MANIFEST).is_file()]
     if not found:
         return None
+    for path in found:
+        _verify(path)
     newest = max(found, key=lambda path: read_json(path / POSITION)["step"])
-    for name, checksum in read_json(newest / MANIFEST).items():
-        if not (newest / name).is_file() or _checksum(newest / name) != checksum:
-            raise CheckpointError(
-                f"{newest / name}: damaged, its checksum differs from {MANIFEST}; "
-                f"remove {newest} to start from nothing"
-            )
     return load_tree(newest / STATE, template), read_json(newest / POSITION)
+
+
+def _verify(path: Path) -> None:
+    for name, checksum in read_json(path / MANIFEST).items():
+        if not (path / name).is_file() or _checksum(path / name) != checksum:
+            raise CheckpointError(
+                f"{path / name}: damaged, its checksum differs from {MANIFEST}; "
+                f"remove {path} to start from nothing"
+            )
 
 
 def _checksum(path: Path) -> dict[str, int]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import itertools
 import math
 import os
 import sys
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
@@ -61,7 +62,7 @@ class DataConfig:
     """Names of the tag ids of JSON lines, in order: O B-PER I-PER …"""
     encoding: str = "utf-8"
     """Character encoding of the files."""
-    shapes: int = 6
+    shapes: int = 4
     """How many padded lengths the batches may have; each costs one compile per program."""
     row_multiple: int = 8
     """Rows of every batch are a multiple of this; the number of devices must divide it."""
@@ -79,12 +80,15 @@ class EncodeConfig:
     """Words seen less often in the training file share the unknown id."""
     max_words: int = 30_000
     """Size of the vocabulary at most, the most frequent words first."""
+    max_parts: int = 100_000
+    """Likewise of the affixes or characters."""
     parts: Parts = "affixes"
-    """What is seen inside a word: hashed affixes and shape, its characters, or nothing."""
+    """What is seen inside a word: affixes and shape, its characters, or nothing."""
 
     def __post_init__(self) -> None:
         _at_least(1, "encode.min-count", self.min_count)
         _at_least(0, "encode.max-words", self.max_words)
+        _at_least(0, "encode.max-parts", self.max_parts)
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,7 @@ class TrainConfig:
     """Seeds parameters, dropout and the order of the data."""
     lr: float = 2e-3
     """Peak learning rate."""
-    batch_tokens: int = 1024
+    batch_tokens: int = 512
     """Cells (rows × padded length) of a batch at most, where the row multiple allows."""
     accumulate: int = 1
     """Micro-batches whose gradients are added up before one optimizer step."""
@@ -158,6 +162,8 @@ class TrainConfig:
             _at_least(1, f"train.{name.replace('_', '-')}", getattr(self, name))
         for name in ("max_steps", "seed", "patience", "eval_steps"):
             _at_least(0, f"train.{name.replace('_', '-')}", getattr(self, name))
+        if self.seed >= 2**32:  # jax would take its last 32 bits
+            raise ConfigError(f"train.seed: expected less than {2**32}, found {self.seed}")
         _within(0.0, math.inf, "train.lr", self.lr)
         _within(0.0, 1.0, "train.warmup", self.warmup)
         _within(0.0, math.inf, "train.weight-decay", self.weight_decay)
@@ -196,10 +202,11 @@ def parse(config_class: type[C], argv: Sequence[str], *, prog: str) -> C:
     """
     import tyro
 
-    path = _config_flag(argv)
+    known = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+    path = _config_flag(argv) if "config" in known else None
     return tyro.cli(
         config_class,
-        prog=f"python -m jaxtag.{prog}",
+        prog=f"python -m {prog}",
         args=list(argv),
         default=tyro.MISSING_NONPROP if path is None else load_toml(config_class, path),
         config=(
@@ -212,7 +219,7 @@ def parse(config_class: type[C], argv: Sequence[str], *, prog: str) -> C:
 
 def _config_flag(argv: Sequence[str]) -> Path | None:
     path = None
-    for flag, following in zip(argv, [*argv[1:], ""], strict=True):
+    for flag, following in itertools.pairwise([*argv, ""]):
         if flag == "--config" and following:
             path = Path(following)
         elif flag.startswith("--config="):
@@ -296,7 +303,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     }
 
 
-def _nearest(name: str, known: typing.Iterable[str]) -> str:
+def _nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=1)
     return f"perhaps {close[0]}?" if close else f"known: {', '.join(known)}"
@@ -309,7 +316,8 @@ def _at_least(low: int, name: str, value: int) -> None:
 
 def _within(low: float, high: float, name: str, value: float) -> None:
     if not low <= value <= high or math.isinf(value):
-        raise ConfigError(f"{name}: expected a number from {low:g} to {high:g}, found {value:g}")
+        limits = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
+        raise ConfigError(f"{name}: expected a finite number {limits}, found {value:g}")
 
 
 def run_command(main: Callable[[Sequence[str]], None]) -> NoReturn:

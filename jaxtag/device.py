@@ -65,6 +65,10 @@ def local_devices(row_multiple: int, count: int | None = None) -> Devices:
     return Devices(jax.make_mesh((len(devices),), ("data",), (AxisType.Auto,), devices=devices))
 
 
+class _NothingLeft(Exception):
+    """The end of the items, told from a ``StopIteration`` that escapes from ``place``."""
+
+
 def prefetch(items: Iterable[S], place: Callable[[S], T], *, ahead: int = 2) -> Iterator[T]:
     """Apply ``place`` to each item in one thread, up to ``ahead`` items before they are asked for.
 
@@ -87,7 +91,7 @@ def prefetch(items: Iterable[S], place: Callable[[S], T], *, ahead: int = 2) -> 
                 if stop.is_set():
                     return
                 offer((place(item), None))
-            offer((None, StopIteration()))
+            offer((None, _NothingLeft()))
         except BaseException as error:  # handed to the reader, who raises it
             offer((None, error))
 
@@ -96,7 +100,7 @@ def prefetch(items: Iterable[S], place: Callable[[S], T], *, ahead: int = 2) -> 
     try:
         while True:
             item, error = ready.get()
-            if isinstance(error, StopIteration):
+            if isinstance(error, _NothingLeft):
                 return
             if error is not None:
                 raise error

@@ -1,14 +1,14 @@
 """Tokens in; integer ids in flat buffers with offsets out.
 
 Word id 0 is padding and nothing else, id 1 is every unknown word. A token also has ids for what
-stands inside it, since a fifth of a test set's words are often unseen: hashed affixes and shape,
-or characters. Hashes are CRC-32, the same in every process and on every machine.
+stands inside it, since a fifth of a test set's words are often unseen: its affixes and shape, or
+its characters. These have a vocabulary of their own and are not hashed: an affix that training
+never saw is nothing, where a hash would give it the embedding of some other one.
 """
 
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,9 @@ from jaxtag.config import EncodeConfig, InputError
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 IGNORE = -100  # the label that counts for nothing, PyTorch's ignore_index
 
-AFFIXES = 10  # affixes and shapes of a token
-AFFIX_BUCKETS = 2**14
-CHARACTER_BUCKETS = 2**12
-MAX_CHARACTERS = 16
+AFFIX_SIZES = (1, 2, 3, 4)
+PARTS = {"affixes": 2 + 2 * len(AFFIX_SIZES), "characters": 16, "none": 0}
+"""How many ids, W, a token has for what stands inside it."""
 
 
 class EncodeError(InputError):
@@ -55,42 +54,43 @@ class Encoder:
     """Known words; word i has id i + 2."""
     labels: tuple[str, ...]
     """Tags; tag i has label id i."""
-    parts: str
-    """affixes, characters or none."""
+    kind: str
+    """What is seen inside a word: affixes, characters or none."""
+    parts: tuple[str, ...] = ()
+    """Known affixes or characters; part i has id i + 1, and 0 is nothing."""
 
     @property
     def vocabulary_size(self) -> int:
         """Rows of the word embedding, padding and unknown included."""
         return len(self.words) + FIRST_WORD
 
-    @property
-    def part_buckets(self) -> int:
-        """Rows of the embedding of what is inside a word; 0 where nothing is seen."""
-        match self.parts:
-            case "affixes":
-                return AFFIX_BUCKETS
-            case "characters":
-                return CHARACTER_BUCKETS
-            case "none":
-                return 0
-            case other:
-                raise EncodeError(
-                    f"encode.parts: expected affixes, characters or none, found {other!r}"
-                )
-
 
 def build_encoder(
     sentences: Iterable[Sequence[str]], labels: Sequence[str], config: EncodeConfig
 ) -> Encoder:
-    """Count the words of the training sentences and keep those that are frequent enough.
+    """Count the words of the training sentences and what stands inside them; keep the frequent.
 
-    At most ``max_words`` words seen at least ``min_count`` times, the most frequent first and in
-    alphabetical order where equally frequent.
+    Words and parts seen at least ``min_count`` times are kept, at most ``max_words`` and
+    ``max_parts``, the most frequent first and in alphabetical order where equally frequent.
     """
-    counts = Counter(itertools.chain.from_iterable(sentences))
-    frequent = [word for word, count in counts.items() if count >= config.min_count]
-    frequent.sort(key=lambda word: (-counts[word], word))
-    return Encoder(tuple(frequent[: config.max_words]), tuple(labels), config.parts)
+    words = Counter(itertools.chain.from_iterable(sentences))
+    parts: Counter[str] = Counter()
+    for word, count in words.items():
+        for part in _parts_of(word, config.parts):
+            if part:
+                parts[part] += count
+    return Encoder(
+        words=_frequent(words, config.min_count, config.max_words),
+        labels=tuple(labels),
+        kind=config.parts,
+        parts=_frequent(parts, config.min_count, config.max_parts),
+    )
+
+
+def _frequent(counts: Counter[str], min_count: int, size: int) -> tuple[str, ...]:
+    names = [name for name, count in counts.items() if count >= min_count]
+    names.sort(key=lambda name: (-counts[name], name))
+    return tuple(names[:size])
 
 
 def encode(
@@ -100,7 +100,7 @@ def encode(
 ) -> Encoded:
     """Look up every token and tag; a tag that the label list lacks gets -100, as does no tag.
 
-    >>> encoder = Encoder(words=("the",), labels=("O", "B-PER"), parts="none")
+    >>> encoder = Encoder(words=("the",), labels=("O", "B-PER"), kind="none")
     >>> encoded = encode([["the", "Ada"], ["the"]], [["O", "B-PER"], ["O"]], encoder)
     >>> encoded.ids.tolist(), encoded.labels.tolist(), encoded.offsets.tolist()
     ([2, 1, 2], [0, 1, 0], [0, 2, 3])
@@ -121,7 +121,11 @@ def encode(
     ids = np.fromiter(
         (word_ids.get(word, UNKNOWN) for word in distinct), dtype=np.int32, count=len(distinct)
     )
-    parts = _parts_of(list(distinct), encoder.parts)
+    part_ids = {part: index for index, part in enumerate(encoder.parts, 1)}
+    parts = np.array(
+        [[part_ids.get(part, 0) for part in _parts_of(word, encoder.kind)] for word in distinct],
+        dtype=np.int32,
+    ).reshape(len(distinct), PARTS[encoder.kind])
     labels = np.full(tokens.size, IGNORE, dtype=np.int32)
     if tags is not None:
         label_ids = {tag: index for index, tag in enumerate(encoder.labels)}
@@ -145,44 +149,35 @@ def _label_ids(
     return ids
 
 
-def _parts_of(words: Sequence[str], kind: str) -> Int[np.ndarray, "words W"]:
+def _parts_of(word: str, kind: str) -> list[str]:
+    """Name the W parts of a word; "" is nothing, where a word is shorter than an affix."""
     match kind:
         case "affixes":
-            rows = [_affix_ids(word) for word in words]
-            width = AFFIXES
+            return _affixes(word)
         case "characters":
-            rows = [_character_ids(word) for word in words]
-            width = MAX_CHARACTERS
-        case _:
-            return np.zeros((len(words), 0), dtype=np.int32)
-    return np.array(rows, dtype=np.int32).reshape(len(words), width)
+            return _characters(word, PARTS[kind])
+        case "none":
+            return []
+        case other:
+            raise EncodeError(f"encode.parts: expected one of {', '.join(PARTS)}, found {other!r}")
 
 
-def _affix_ids(word: str) -> list[int]:
-    """Hash a word's lower-case form, its prefixes and suffixes of 1 to 4 letters, its shape.
-
-    A word shorter than an affix has 0, nothing, in that place.
-    """
+def _affixes(word: str) -> list[str]:
+    """A word in lower case, its shape, and its prefixes and lower-case suffixes of 1 to 4."""
     lower = word.lower()
-    features = [f"w{lower}", f"s{shape(word)}"]
-    for size in range(1, 5):
-        features.append(f"<{word[:size]}" if len(word) >= size else "")
-        features.append(f"{lower[-size:]}>" if len(word) >= size else "")
-    return [_bucket(feature, AFFIX_BUCKETS) if feature else 0 for feature in features]
+    parts = [f"={lower}", f"~{shape(word)}"]
+    for size in AFFIX_SIZES:
+        long_enough = len(word) >= size
+        parts.append(f"{word[:size]}-" if long_enough else "")
+        parts.append(f"-{lower[-size:]}" if long_enough else "")
+    return parts
 
 
-def _character_ids(word: str) -> list[int]:
-    """Hash a word's characters, padded with 0; of a long word its first and last halves."""
-    if len(word) > MAX_CHARACTERS:
-        half = MAX_CHARACTERS // 2
-        word = word[:half] + word[-half:]
-    ids = [_bucket(character, CHARACTER_BUCKETS) for character in word]
-    return ids + [0] * (MAX_CHARACTERS - len(ids))
-
-
-def _bucket(text: str, buckets: int) -> int:
-    # Surrogates can stand in JSON strings and have no UTF-8 form of their own.
-    return 1 + zlib.crc32(text.encode("utf-8", "surrogatepass")) % (buckets - 1)
+def _characters(word: str, size: int) -> list[str]:
+    """A word's characters, and of a long word its first and last."""
+    if len(word) > size:
+        word = word[: size // 2] + word[-(size // 2) :]
+    return [*word, *[""] * (size - len(word))]
 
 
 def shape(word: str) -> str:

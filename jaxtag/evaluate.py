@@ -23,7 +23,7 @@ class EvaluateConfig:
 
 def main(argv: Sequence[str]) -> None:
     """Read the run and the corpus, print the table of scores."""
-    settings = config.parse(EvaluateConfig, argv, prog="evaluate")
+    settings = config.parse(EvaluateConfig, argv, prog="jaxtag.evaluate")
     from rich.console import Console
 
     from jaxtag import checkpoint, tagger

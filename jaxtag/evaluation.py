@@ -39,10 +39,13 @@ class Evaluation:
         """What models are chosen by: lenient micro F1, or accuracy for plain tags."""
         return self.accuracy if self.lenient is None else self.lenient.micro.f1
 
-    @property
-    def score_name(self) -> str:
-        """What ``score`` is called."""
-        return "accuracy" if self.lenient is None else "F1 (lenient)"
+    def summary(self) -> str:
+        """Loss, accuracy and, where there are entities, both F1s, as one short text."""
+        text = f"loss {self.loss:.4f}, accuracy {self.accuracy:.4f}"
+        for scores in (self.lenient, self.strict):
+            if scores is not None:
+                text += f", {scores.mode} F1 {scores.micro.f1:.4f}"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """The form that ``result.json`` has."""
@@ -64,13 +67,13 @@ class Evaluation:
         """A table for the terminal: types (or tags) by precision, recall and F1."""
         counted = f"{self.tokens:,} tokens, accuracy {self.accuracy:.4f}, loss {self.loss:.4f}"
         table = Table(title=f"{title}: {counted}", title_justify="left")
-        table.add_column("tag" if self.lenient is None else "entity type")
+        table.add_column("tag" if self.lenient is None else "entity\ntype")
         modes: list[tuple[str, dict[str, Scores], Scores, Scores | None]] = []
         if self.tags is not None:
             modes.append(("", self.tags.per_tag, self.tags.macro, None))
         for scores in (self.lenient, self.strict):
             if scores is not None:
-                modes.append((f"{scores.mode} ", scores.per_type, scores.macro, scores.micro))
+                modes.append((f"{scores.mode}\n", scores.per_type, scores.macro, scores.micro))
         for mode, *_ in modes:
             for name in ("P", "R", "F1"):
                 table.add_column(f"{mode}{name}", justify="right")

@@ -1,12 +1,11 @@
 """A config in; a trained run directory out: the training path, read from top to bottom.
 
-``read`` brings corpora to flat ids, ``train`` runs the epochs over them, keeps the best model and
-scores it on the test set.
+``train`` reads the data, runs the epochs over it, keeps the best model and scores it on the test
+set.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -19,106 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from jaxtag import checkpoint, corpus, demo, labels, optim, plan, run, step
+from jaxtag import checkpoint, optim, plan, run, step
 from jaxtag.batch import Batch, make_batch
 from jaxtag.config import Config, ConfigError
-from jaxtag.corpus import Corpus
+from jaxtag.data import Data, read
 from jaxtag.device import Devices, local_devices, prefetch
-from jaxtag.encode import IGNORE, Encoded, Encoder, build_encoder, encode
+from jaxtag.encode import IGNORE
 from jaxtag.evaluation import Evaluation, evaluate
 from jaxtag.model import Params
 from jaxtag.progress import Meter, ProgressLine, duration, metrics_line
 from jaxtag.tagger import build_model
-
-SPLITS: tuple[demo.Split, ...] = ("train", "dev", "test")
-
-
-@dataclass(frozen=True)
-class Split:
-    """One corpus, ready for batches."""
-
-    corpus: Corpus
-    gold: Sequence[Sequence[str]]
-    encoded: Encoded
-
-
-@dataclass(frozen=True)
-class Data:
-    """The corpora of a training and what was learnt from the training one."""
-
-    name: str
-    splits: dict[str, Split]
-    encoder: Encoder
-    scheme: str
-    shapes: plan.ShapePlan
-
-    @property
-    def train(self) -> Encoded:
-        """The training sentences."""
-        return self.splits["train"].encoded
-
-
-def read(config: Config, line: ProgressLine) -> Data:
-    """Read the corpora, choose scheme, labels and vocabulary, plan shapes over all of them."""
-    corpora = _read_corpora(config)
-    for name, read_corpus in corpora.items():
-        line.say(_describe(name, read_corpus))
-    tags = [sentence.tags for sentence in corpora["train"].sentences if sentence.tags]
-    scheme = config.data.scheme if config.data.scheme != "auto" else labels.detect_scheme(tags)
-    label_list = labels.complete_labels(itertools.chain.from_iterable(tags), scheme)
-    line.say(f"scheme {scheme}, {len(label_list)} labels: {' '.join(label_list)}")
-    encoder = build_encoder(
-        (sentence.tokens for sentence in corpora["train"].sentences), label_list, config.encode
-    )
-    splits = {name: _encode_split(read_corpus, encoder) for name, read_corpus in corpora.items()}
-    _warn_of_unseen_labels(splits, encoder, line)
-    shapes = plan.choose_shapes(
-        np.concatenate([split.encoded.lengths for split in splits.values()]),
-        shapes=config.data.shapes,
-        batch_tokens=config.train.batch_tokens,
-        row_multiple=config.data.row_multiple,
-    )
-    name = "demo" if config.data.train is None else config.data.train.name.split(".")[0]
-    return Data(name, splits, encoder, scheme, shapes)
-
-
-def _read_corpora(config: Config) -> dict[str, Corpus]:
-    paths = {name: getattr(config.data, name) for name in SPLITS}
-    if paths["train"] is None:
-        if given := [name for name, path in paths.items() if path is not None]:
-            raise ConfigError(f"data.{given[0]}: expected --data.train too; the demo has its own")
-        return {name: corpus.conll_corpus(demo.sentences(name)) for name in SPLITS}
-    train = corpus.read(paths["train"], config.data)
-    return {
-        name: train if name == "train" else corpus.read(path, config.data, like=train.layout)
-        for name, path in paths.items()
-        if path is not None
-    }
-
-
-def _describe(name: str, read_corpus: Corpus) -> str:
-    place = "demo corpus" if read_corpus.path is None else str(read_corpus.path)
-    return (
-        f"{name}: {place}: {read_corpus.layout.describe()}; "
-        f"{len(read_corpus.sentences):,} sentences, {read_corpus.token_count:,} tokens"
-    )
-
-
-def _encode_split(read_corpus: Corpus, encoder: Encoder) -> Split:
-    gold = [sentence.tags or () for sentence in read_corpus.sentences]
-    tokens = [sentence.tokens for sentence in read_corpus.sentences]
-    return Split(read_corpus, gold, encode(tokens, gold, encoder))
-
-
-def _warn_of_unseen_labels(splits: dict[str, Split], encoder: Encoder, line: ProgressLine) -> None:
-    known = set(encoder.labels)
-    for name, split in splits.items():
-        unseen = sorted({tag for tags in split.gold for tag in tags} - known)
-        if unseen:
-            line.say(
-                f"warning: {name} has labels that train lacks: {' '.join(unseen)}; "
-                "they are never predicted and count as misses"
-            )
 
 
 @dataclass(frozen=True)
@@ -169,7 +78,7 @@ def train(config: Config) -> Path:
     run.check(config)
     devices = local_devices(config.data.row_multiple)
     line = ProgressLine()
-    data = read(config, line)
+    data = read(config, line.say)
     model = build_model(config, data.encoder)
     total_steps = _total_steps(config, data)
     weights_C = _class_weights(config.train.class_weights, data.encoder.labels)
@@ -200,10 +109,12 @@ def train(config: Config) -> Path:
         f"run {path}: {_describe_model(state.params)}, {total_steps:,} steps on "
         f"{devices.describe()}"
     )
-    state = _compile(session, devices.replicate(state))
-    state, position = _train_epochs(session, state, position)
-    _finish(session, position)
-    session.log.close()
+    try:
+        state = _compile(session, devices.replicate(state))
+        state, position = _train_epochs(session, state, position)
+        _finish(session, position)
+    finally:
+        session.log.close()
     return path
 
 
@@ -216,13 +127,24 @@ def _total_steps(config: Config, data: Data) -> int:
 def _start(config: Config, recipe: step.Recipe, path: Path) -> tuple[step.TrainState, Position]:
     """A fresh state at the beginning, or the last finished epoch's with ``--resume``."""
     if config.resume:
+        if (path / run.RECORD).exists():
+            run.require_same_training(path, config)
         template = jax.eval_shape(lambda: step.init_state(recipe))
         found = checkpoint.load_newest(path / run.CHECKPOINTS, template)
         if found is not None:
-            run.require_same_training(path, config)
             state, position = found
-            return state, Position(**position)
+            return state, _read_position(path, position)
     return step.init_state(recipe), Position()
+
+
+def _read_position(path: Path, saved: dict[str, Any]) -> Position:
+    try:
+        return Position(**saved)
+    except TypeError as error:
+        raise checkpoint.CheckpointError(
+            f"{path / run.CHECKPOINTS}: written by another version of jaxtag ({error}); "
+            "go on with that one, or start another run"
+        ) from error
 
 
 def _class_weights(given: Sequence[str], label_list: Sequence[str]) -> jax.Array | None:
@@ -447,10 +369,7 @@ def _evaluate_dev(session: Session, state: step.TrainState, position: Position) 
         best=best,
         seconds=time.perf_counter() - started,
     )
-    session.line.say(
-        f"step {position.step:,}: dev loss {found.loss:.4f}, accuracy {found.accuracy:.4f}, "
-        f"{found.score_name} {found.score:.4f}{' (best)' if best else ''}"
-    )
+    session.line.say(f"step {position.step:,}: dev {found.summary()}{' (best)' if best else ''}")
     return position
 
 

@@ -59,7 +59,8 @@ def token_loss(
     keep_BL = labels_BL != ignore_index
     good_BL = (labels_BL >= 0) & (labels_BL < num_classes)
     safe_BL = jnp.where(keep_BL & good_BL, labels_BL, 0)
-    logits_BLC = logits_BLC.astype(jnp.float32)
+    # Before the maths: what padding holds, even NaN, must not reach the gradient as 0 * NaN.
+    logits_BLC = jnp.where(keep_BL[..., None], logits_BLC.astype(jnp.float32), 0.0)
     top_BL = jax.lax.stop_gradient(_over_classes(jnp.maximum, logits_BLC))
     shifted_BLC = logits_BLC - top_BL[..., None]
     log_sum_BL = jnp.log(_over_classes(jnp.add, jnp.exp(shifted_BLC)))

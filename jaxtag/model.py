@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from jaxtag.batch import Batch
 from jaxtag.config import ConfigError, ModelConfig
-from jaxtag.encode import AFFIXES
+from jaxtag.encode import PARTS
 from jaxtag.precision import Policy
 
 Params = dict[str, Any]
@@ -34,8 +34,11 @@ class Sizes:
     """What a model must know of the encoder: rows of its tables, and its number of classes."""
 
     words: int
-    parts: str
-    part_buckets: int
+    """Rows of the word embedding."""
+    kind: str
+    """What is seen inside a word: affixes, characters or none."""
+    parts: int
+    """Rows of the embedding of affixes or characters."""
     classes: int
 
 
@@ -58,7 +61,7 @@ def build(
 
     Row 0 of its embeddings is padding: it is zero, receives exactly no gradient and stays zero.
 
-    >>> model = build(ModelConfig(width=8), Policy("float32"), Sizes(5, "none", 0, 3))
+    >>> model = build(ModelConfig(width=8), Policy("float32"), Sizes(5, "none", 1, 3))
     >>> params = model.init(jax.random.key(0))
     >>> sorted(params)
     ['embed', 'encoder', 'head']
@@ -143,13 +146,13 @@ class Embedding(nnx.Module):
 
     def __init__(self, sizes: Sizes, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
         self.words = _table(rngs, sizes.words, width)
-        match sizes.parts:
+        match sizes.kind:
             case "affixes":
                 self.inside: Affixes | Characters | None = Affixes(
-                    sizes.part_buckets, width, dtype, rngs=rngs
+                    sizes.parts, width, dtype, rngs=rngs
                 )
             case "characters":
-                self.inside = Characters(sizes.part_buckets, width, dtype, rngs=rngs)
+                self.inside = Characters(sizes.parts, width, dtype, rngs=rngs)
             case _:
                 self.inside = None
 
@@ -163,9 +166,9 @@ class Embedding(nnx.Module):
 class Affixes(nnx.Module):
     """Embeddings of a token's W affixes and shapes, side by side, through one linear layer."""
 
-    def __init__(self, buckets: int, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
-        self.table = _table(rngs, buckets, PART_WIDTH)
-        self.project = nnx.Linear(AFFIXES * PART_WIDTH, width, dtype=dtype, rngs=rngs)
+    def __init__(self, rows: int, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+        self.table = _table(rngs, rows, PART_WIDTH)
+        self.project = nnx.Linear(PARTS["affixes"] * PART_WIDTH, width, dtype=dtype, rngs=rngs)
 
     def __call__(self, parts_BLW: Int[Array, "B L W"]) -> Float[Array, "B L D"]:
         parts_BLWK = _lookup(self.table[...], parts_BLW)
@@ -175,8 +178,8 @@ class Affixes(nnx.Module):
 class Characters(nnx.Module):
     """A convolution over each three characters of a token, and the maximum over their places."""
 
-    def __init__(self, buckets: int, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
-        self.table = _table(rngs, buckets, PART_WIDTH)
+    def __init__(self, rows: int, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+        self.table = _table(rngs, rows, PART_WIDTH)
         self.convolve = nnx.Linear(3 * PART_WIDTH, width, dtype=dtype, rngs=rngs)
 
     def __call__(self, parts_BLW: Int[Array, "B L W"]) -> Float[Array, "B L D"]:

@@ -66,8 +66,8 @@ class EpochPlan:
 def choose_shapes(
     lengths: Sequence[int] | Lengths,
     *,
-    shapes: int = 6,
-    batch_tokens: int = 1024,
+    shapes: int = 4,
+    batch_tokens: int = 512,
     row_multiple: int = 8,
 ) -> ShapePlan:
     """Choose at most ``shapes`` padded lengths, those that waste the fewest cells in all.
@@ -80,7 +80,7 @@ def choose_shapes(
     Raises ``PlanError`` where no length is positive or a setting is not.
 
     >>> [shape.length for shape in choose_shapes([5, 12, 3, 40, 7, 9, 22], shapes=3).shapes]
-    [12, 22, 40]
+    [9, 22, 40]
     """
     for name, value in (
         ("shapes", shapes),

@@ -24,7 +24,7 @@ class PredictConfig:
 
 def main(argv: Sequence[str]) -> None:
     """Read the run and the file, write the file with its predictions."""
-    settings = config.parse(PredictConfig, argv, prog="predict")
+    settings = config.parse(PredictConfig, argv, prog="jaxtag.predict")
     from jaxtag import corpus, tagger
 
     trained = tagger.load(settings.run)

@@ -91,9 +91,9 @@ class Meter:
 class ProgressLine:
     """One line that is rewritten on a terminal, or a plain line every few seconds elsewhere."""
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self._stream = stream
-        self._terminal = stream.isatty()
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._terminal = self._stream.isatty()
         self._shown = -math.inf
         self._open = False
 

@@ -172,7 +172,10 @@ def _kind(path: Path) -> str:
 def write_encoder(path: Path, encoder: Encoder, scheme: str) -> None:
     """Write ``labels.json`` and ``vocabulary.json``: what ids mean."""
     checkpoint.write_json(path / LABELS, {"scheme": scheme, "labels": list(encoder.labels)})
-    checkpoint.write_json(path / VOCABULARY, {"parts": encoder.parts, "words": list(encoder.words)})
+    checkpoint.write_json(
+        path / VOCABULARY,
+        {"words": list(encoder.words), "kind": encoder.kind, "parts": list(encoder.parts)},
+    )
 
 
 def read_encoder(path: Path) -> tuple[Encoder, str]:
@@ -181,7 +184,10 @@ def read_encoder(path: Path) -> tuple[Encoder, str]:
     vocabulary = checkpoint.read_json(path / VOCABULARY)
     try:
         encoder = Encoder(
-            tuple(vocabulary["words"]), tuple(labels["labels"]), str(vocabulary["parts"])
+            words=tuple(vocabulary["words"]),
+            labels=tuple(labels["labels"]),
+            kind=str(vocabulary["kind"]),
+            parts=tuple(vocabulary["parts"]),
         )
         return encoder, str(labels["scheme"])
     except (KeyError, TypeError) as error:

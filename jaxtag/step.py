@@ -155,7 +155,7 @@ class TrainPrograms:
     zeros: Callable[[Params], Params]
     """(parameters); where the accumulated gradients begin."""
     apply: Callable[..., TrainState]
-    """(state, accumulated, step_count); the state and the gradients are donated."""
+    """(state, accumulated, step_count); the state is donated."""
 
 
 def train_programs(recipe: Recipe, devices: Devices) -> TrainPrograms:
@@ -186,7 +186,7 @@ def train_programs(recipe: Recipe, devices: Devices) -> TrainPrograms:
         ),
         zeros=jax.jit(zeros, in_shardings=(whole,), out_shardings=whole),
         apply=jax.jit(
-            apply, in_shardings=(whole, whole, whole), out_shardings=whole, donate_argnums=(0, 1)
+            apply, in_shardings=(whole, whole, whole), out_shardings=whole, donate_argnums=(0,)
         ),
     )
 

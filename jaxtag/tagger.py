@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -43,9 +45,8 @@ class Tagger:
         encoded = encode(sentences, None, self.encoder)
         if not encoded.offsets[-1]:
             return [[] for _ in sentences]
-        program = step.predict_program(self.model, self.devices)
         outputs = [
-            (placement, program(self.params, batch))
+            (placement, self._predict(self.params, batch))
             for placement, batch in prefetch(
                 self._plan(encoded).batches,
                 lambda placement: (placement, self.devices.shard(make_batch(encoded, placement))),
@@ -63,7 +64,7 @@ class Tagger:
         """Tag sentences whose tags are known: scores, and the predicted tags."""
         encoded = encode(sentences, gold, self.encoder)
         return evaluate(
-            step.eval_program(self.model, self.devices),
+            self._evaluate,
             self.params,
             encoded,
             gold,
@@ -72,6 +73,14 @@ class Tagger:
             scheme=self.scheme,
             devices=self.devices,
         )
+
+    @cached_property
+    def _predict(self) -> Callable[..., Any]:
+        return step.predict_program(self.model, self.devices)
+
+    @cached_property
+    def _evaluate(self) -> Callable[..., Any]:
+        return step.eval_program(self.model, self.devices)
 
     def _plan(self, encoded: Encoded) -> plan.EpochPlan:
         # Shapes come from these sentences, so that none is too long for them.
@@ -88,8 +97,8 @@ def build_model(config: Config, encoder: Encoder) -> Model:
     """The model that a config and an encoder's sizes determine."""
     sizes = models.Sizes(
         words=encoder.vocabulary_size,
-        parts=encoder.parts,
-        part_buckets=encoder.part_buckets,
+        kind=encoder.kind,
+        parts=len(encoder.parts) + 1,
         classes=len(encoder.labels),
     )
     return models.build(config.model, Policy(config.precision.policy), sizes)

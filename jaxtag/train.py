@@ -9,7 +9,7 @@ from jaxtag import config
 
 def main(argv: Sequence[str]) -> None:
     """Parse the flags, then train; jax is imported only once they are right."""
-    settings = config.parse(config.Config, argv, prog="train")
+    settings = config.parse(config.Config, argv, prog="jaxtag.train")
     from jaxtag import loop
 
     loop.train(settings)

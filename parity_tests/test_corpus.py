@@ -18,8 +18,6 @@ from jaxtag import corpus, labels
 from jaxtag.config import DataConfig
 from jaxtag.corpus import CorpusError
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
 # File, sentences, tokens, entities (None: parts of speech), token and tag column from 0.
 CORPORA = [
     ("wnut17/wnut17train.conll", 3_394, 62_730, 1_975, 0, 1),
@@ -109,11 +107,9 @@ def cut_off(text: str, format_: str) -> str:
 
 @pytest.mark.parametrize(("name", "sentences", "count", "entities", "token", "tag"), CORPORA)
 def test_a_public_corpus_reads_to_the_known_counts_and_writes_back_byte_for_byte(
-    name, sentences, count, entities, token, tag, tmp_path
+    name, sentences, count, entities, token, tag, data_dir, tmp_path
 ):
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"the public corpus {name} is not beside this checkout")
+    path = data_dir / name
     read = corpus.read(path)
     assert (len(read.sentences), read.token_count) == (sentences, count)
     assert (read.layout.token_column, read.layout.tag_column) == (token, tag)

@@ -1,0 +1,142 @@
+"""The order of the modules, what they may import, and what importing the package costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import jaxtag
+
+PACKAGE = Path(jaxtag.__file__).parent
+# A module imports only modules that stand before it here.
+ORDER = [
+    "config",
+    "labels",
+    "corpus",
+    "demo",
+    "encode",
+    "plan",
+    "data",
+    "batch",
+    "device",
+    "precision",
+    "model",
+    "losses",
+    "optim",
+    "metrics",
+    "step",
+    "checkpoint",
+    "run",
+    "evaluation",
+    "tagger",
+    "progress",
+    "loop",
+    "train",
+    "evaluate",
+    "predict",
+]
+# Whatever runs code that stands in a file.
+UNSAFE = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml"}
+UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+
+
+def sources() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def module_of(path: Path) -> str:
+    """The module that a file belongs to; a package is one."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of all that a file imports, at the top or inside a function."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def top_levels(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imported(path)}
+
+
+def test_every_module_has_its_place_in_the_order():
+    assert {module_of(path) for path in sources()} - {"__init__"} == set(ORDER)
+
+
+@pytest.mark.parametrize("name", ORDER)
+def test_a_module_imports_only_modules_above_it(name):
+    above = {"jaxtag", name, *ORDER[: ORDER.index(name)]}
+    for path in sources():
+        if module_of(path) == name:
+            own = {n.split(".")[1] for n in imported(path) if n.startswith("jaxtag.")}
+            assert own & set(ORDER) <= above, path
+
+
+@pytest.mark.parametrize("name", ["config", "labels", "corpus", "demo", "encode", "plan", "batch"])
+def test_the_modules_before_the_device_do_not_import_jax(name):
+    for path in sources():
+        if module_of(path) == name:
+            assert not top_levels(path) & {"jax", "jaxlib", "flax", "optax"}, path
+
+
+def test_config_imports_neither_jax_nor_numpy_nor_jaxtyping():
+    assert not top_levels(PACKAGE / "config.py") & {"jax", "numpy", "jaxtyping"}
+
+
+def test_torch_is_imported_nowhere():
+    assert [path for path in sources() if "torch" in top_levels(path)] == []
+
+
+def test_nothing_that_runs_code_from_a_file_is_imported_or_called():
+    for path in sources():
+        assert not top_levels(path) & UNSAFE, path
+        called = {
+            node.func.id
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert not called & UNSAFE_CALLS, path
+
+
+def test_importing_the_package_imports_neither_jax_nor_numpy():
+    program = (
+        "import sys, jaxtag; print(sorted({'jax', 'numpy', 'flax', 'optax'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+@pytest.mark.parametrize("name", ["losses", "metrics", "plan", "precision"])
+def test_a_public_module_is_imported_when_it_is_first_used(name):
+    namespace: dict[str, object] = {}
+    exec(f"from jaxtag import {name}", namespace)
+    assert namespace[name] is sys.modules[f"jaxtag.{name}"]
+    assert name in dir(jaxtag)
+
+
+def test_an_unknown_name_of_the_package_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'jaxtag' has no attribute 'lossses'"):
+        _ = jaxtag.lossses
+
+
+def test_every_module_with_jaxtyping_annotations_is_checked_in_the_tests():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    options = project["tool"]["pytest"]["ini_options"]["addopts"].split()
+    (checked,) = [o.split("=")[1] for o in options if o.startswith("--jaxtyping-packages=")]
+    annotated = [
+        ".".join(("jaxtag", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for path in sources()
+        if "jaxtyping" in top_levels(path)
+    ]
+    assert checked.split(",") == [*annotated, "beartype.beartype"]

@@ -1,0 +1,139 @@
+"""The optimizer's three parts, schedule, clipping and decay, each by hand."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from tolerances import FEW_FLOAT32_ROUNDINGS
+
+from jaxtag import model as models
+from jaxtag import optim
+from jaxtag.config import ConfigError, ModelConfig, TrainConfig
+from jaxtag.precision import Policy
+
+WORDS, PART_ROWS = 31, 37  # no other axis of a parameter is as long
+
+
+def params_of(kind, parts):
+    config = ModelConfig(kind=kind, width=8, heads=2, feed_forward=16, layers=2)
+    sizes = models.Sizes(words=WORDS, kind=parts, parts=PART_ROWS, classes=3)
+    init = models.build(config, Policy("float32"), sizes).init
+    shapes = jax.eval_shape(init, jax.random.key(0))
+    return jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+
+
+def named_leaves(tree):
+    return {
+        jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+# Decay
+
+
+@pytest.mark.parametrize("parts", ["affixes", "characters", "none"])
+@pytest.mark.parametrize("kind", ["bilstm", "transformer"])
+def test_decay_pulls_at_every_matrix_and_spares_biases_norms_and_embeddings(kind, parts):
+    params = params_of(kind, parts)
+    expected = {
+        name: leaf.ndim >= 2 and leaf.shape[0] not in (WORDS, PART_ROWS)
+        for name, leaf in named_leaves(params).items()
+    }
+    assert named_leaves(optim.decay_mask(params)) == expected
+    assert set(expected.values()) == {True, False}
+
+
+def test_without_a_gradient_a_step_moves_what_decays_by_rate_times_decay_and_nothing_else():
+    params = {"head": {"kernel": jnp.full((2, 2), 3.0), "bias": jnp.full(2, 3.0)}}
+    config = TrainConfig(lr=0.5, warmup=0.0, weight_decay=0.1)
+    optimizer = optim.build(config, total_steps=10)
+    no_gradient = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = jax.jit(optimizer.update)(no_gradient, optimizer.init(params), params)
+    np.testing.assert_allclose(
+        updates["head"]["kernel"], np.full((2, 2), -0.5 * 0.1 * 3.0), rtol=FEW_FLOAT32_ROUNDINGS
+    )
+    np.testing.assert_array_equal(updates["head"]["bias"], np.zeros(2))
+
+
+# Schedule
+
+
+@pytest.mark.parametrize(
+    ("decay", "step", "expected"),
+    [
+        ("linear", 0, 0.0),
+        ("linear", 5, 0.5),  # halfway up
+        ("linear", 10, 1.0),
+        ("linear", 55, 0.5),
+        ("linear", 99, 1 / 90),
+        ("linear", 100, 0.0),
+        ("linear", 1000, 0.0),
+        ("cosine", 0, 0.0),
+        ("cosine", 5, 0.5),
+        ("cosine", 10, 1.0),
+        ("cosine", 40, 0.75),
+        ("cosine", 55, 0.5),
+        ("cosine", 100, 0.0),
+        ("cosine", 1000, 0.0),
+    ],
+)
+def test_the_rate_rises_from_zero_to_the_peak_and_falls_to_zero(decay, step, expected):
+    schedule = optim.schedule(TrainConfig(lr=2.0, warmup=0.1, decay=decay), total_steps=100)
+    assert float(schedule(step)) == pytest.approx(
+        2.0 * expected, rel=FEW_FLOAT32_ROUNDINGS, abs=2 * FEW_FLOAT32_ROUNDINGS
+    )
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_without_warm_up_the_first_step_has_the_peak_rate(decay):
+    schedule = optim.schedule(TrainConfig(lr=2.0, warmup=0.0, decay=decay), total_steps=100)
+    assert float(schedule(0)) == 2.0
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+@pytest.mark.parametrize(("warmup", "total_steps"), [(1.0, 4), (0.05, 1), (0.0, 0), (1.0, 1)])
+def test_the_shortest_trainings_have_a_finite_rate_that_reaches_the_peak(
+    decay, warmup, total_steps
+):
+    schedule = optim.schedule(TrainConfig(lr=2.0, warmup=warmup, decay=decay), total_steps)
+    rates = [float(schedule(step)) for step in range(total_steps + 2)]
+    assert all(math.isfinite(rate) for rate in rates)
+    assert max(rates) == 2.0
+
+
+def test_an_unknown_decay_is_answered_with_the_known_ones():
+    with pytest.raises(ConfigError, match="expected linear or cosine, found 'square'"):
+        optim.schedule(TrainConfig(decay="square"), total_steps=10)
+
+
+# Clipping
+
+
+def first_moment(clip_norm, gradient):
+    """The gradient that AdamW sees, as its first moment holds it after one step."""
+    optimizer = optim.build(TrainConfig(clip_norm=clip_norm), total_steps=10)
+    _, state = jax.jit(optimizer.update)(gradient, optimizer.init(gradient), gradient)
+    return jax.tree.map(
+        lambda moment: moment / np.float32(0.1), optax.tree_utils.tree_get(state, "mu")
+    )
+
+
+def test_a_gradient_above_the_limit_is_scaled_to_it_as_a_whole():
+    seen = first_moment(2.5, {"kernel": jnp.array([[6.0, 0.0]]), "bias": jnp.array([8.0])})
+    np.testing.assert_allclose(seen["kernel"], [[1.5, 0.0]], rtol=FEW_FLOAT32_ROUNDINGS)
+    np.testing.assert_allclose(seen["bias"], [2.0], rtol=FEW_FLOAT32_ROUNDINGS)
+
+
+def test_a_gradient_below_the_limit_is_left_alone():
+    seen = first_moment(11.0, {"bias": jnp.array([6.0, 8.0])})
+    np.testing.assert_allclose(seen["bias"], [6.0, 8.0], rtol=FEW_FLOAT32_ROUNDINGS)
+
+
+def test_a_limit_of_zero_clips_nothing():
+    seen = first_moment(0.0, {"bias": jnp.array([6e6, 8e6])})
+    np.testing.assert_allclose(seen["bias"], [6e6, 8e6], rtol=FEW_FLOAT32_ROUNDINGS)

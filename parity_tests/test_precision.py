@@ -1,0 +1,37 @@
+"""Policies by name: their dtypes, and the names that are refused."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import pytest
+
+from jaxtag.config import ConfigError
+from jaxtag.precision import Policy
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_a_policy_computes_in_the_dtype_that_it_is_named_after(name):
+    assert Policy(name).compute_dtype == jnp.dtype(name)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_parameters_are_float32_under_every_policy(name):
+    assert Policy(name).parameter_dtype == jnp.float32
+
+
+def test_float16_is_refused_in_one_line_that_names_the_setting_and_the_way_out():
+    with pytest.raises(ConfigError, match="use bfloat16 or float32") as caught:
+        Policy("float16")
+    message = str(caught.value)
+    assert message.startswith("precision.policy: ")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["float64", "bf16", ""])
+def test_an_unknown_name_is_answered_with_the_known_ones(name):
+    with pytest.raises(ConfigError, match=rf"float32 or bfloat16, found '{name}'"):
+        Policy(name)
+
+
+def test_policies_of_one_name_are_equal():
+    assert Policy("bfloat16") == Policy("bfloat16") != Policy("float32")

@@ -1,0 +1,29 @@
+"""Every tolerance of the tests in one table, each with the reason for its size."""
+
+from __future__ import annotations
+
+# The README's percentages have two decimals.
+PERCENT_OF_TWO_DECIMALS = 0.005
+
+FLOAT32_EPS = 2.0**-23
+
+# Loss per token against torch, in eps * S with S = max(1, |largest logit - the label's|, ln C):
+# both sides are that far from the exact value at most, 2.5 in 1.8 million rows.
+CROSS_ENTROPY_LOSS_EPS = 4
+
+# An element of the gradient, of which none exceeds the class weight, in eps: 4, unrolled 7.5.
+CROSS_ENTROPY_GRADIENT_EPS = 8
+
+# Relative, for a sum of positive float32 numbers, added in another order.
+FEW_FLOAT32_ROUNDINGS = 8 * FLOAT32_EPS
+
+# Logits of a token, of the order of 1, in rows of another length or in a batch of more rows:
+# XLA orders the additions of a matrix product by its shape.
+PADDING_LOGITS = {"bilstm": 1e-6, "transformer": 1e-5}
+PACKING_LOGITS = {"bilstm": 1e-6, "transformer": 1e-5}
+
+# Relative L2 distance of whole gradients or parameters, summed over other parts of the batch.
+PARTITION_RELATIVE = 1e-6
+
+# Relative difference of a loss computed in bfloat16, eight bits of precision, from float32's.
+BFLOAT16_LOSS_RELATIVE = 0.02
