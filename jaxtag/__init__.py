@@ -6,37 +6,22 @@ Modules are imported when first used, so that no command pays for what it does n
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from types import ModuleType
 
 __version__ = "0.1.0"
 
-_MODULES = frozenset(
-    {
-        "batch",
-        "checkpoint",
-        "config",
-        "corpus",
-        "demo",
-        "device",
-        "encode",
-        "labels",
-        "losses",
-        "metrics",
-        "model",
-        "optim",
-        "plan",
-        "precision",
-        "step",
-        "tagger",
-    }
-)
-
 
 def __getattr__(name: str) -> ModuleType:
-    if name in _MODULES:
+    if name.startswith("_"):
+        raise AttributeError(f"module 'jaxtag' has no attribute {name!r}")
+    try:
         return importlib.import_module(f"jaxtag.{name}")
-    raise AttributeError(f"module 'jaxtag' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if error.name != f"jaxtag.{name}":
+            raise
+        raise AttributeError(f"module 'jaxtag' has no attribute {name!r}") from None
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return sorted([*globals(), *(module.name for module in pkgutil.iter_modules(__path__))])

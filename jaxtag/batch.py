@@ -73,7 +73,9 @@ def scatter_back(
         values[np.repeat(starts, lengths) + within] = output_BL[
             rows, np.repeat(placement.starts, lengths) + within
         ]
-    return np.split(values, offsets[1:-1])
+    if (values < 0).any():
+        raise ValueError("scatter_back: expected outputs for every token, found some without")
+    return np.split(values, offsets[1:-1])[: offsets.size - 1]
 
 
 def _ranges(lengths: Int[np.ndarray, " n"]) -> Int[np.ndarray, " total"]:

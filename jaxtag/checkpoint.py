@@ -8,7 +8,6 @@ its files.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Mapping
@@ -21,40 +20,28 @@ import numpy.typing as npt
 import safetensors
 import safetensors.numpy
 
+from jaxtag import files
 from jaxtag.config import InputError
 
 T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 STATE, POSITION = "state.safetensors", "position.json"
+_OTHER_MODEL = "the file belongs to a model of other settings or labels"
 
 
 class CheckpointError(InputError):
     """A file of a run or checkpoint that is missing, damaged or of another model."""
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that its place holds the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CheckpointError(f"{path}: not written: {error.strerror}") from error
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write a value as JSON, whole or not at all."""
-    text = json.dumps(value, indent=1, ensure_ascii=False)
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     try:
         content = text.encode()
     except UnicodeEncodeError:  # a lone surrogate has an escape in JSON, and no UTF-8
         content = json.dumps(value, indent=1).encode()
-    write_bytes(path, content + b"\n")
+    files.write_bytes(path, content + b"\n")
 
 
 def read_json(path: Path) -> Any:
@@ -62,23 +49,27 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
-        raise CheckpointError(f"{path}: not readable: {error.strerror}") from error
+        raise CheckpointError(
+            f"{path}: expected a file of the run, found {error.strerror}; restore it or train anew"
+        ) from error
     except ValueError as error:
-        raise CheckpointError(f"{path}: expected JSON, found {error}") from error
+        raise CheckpointError(
+            f"{path}: expected JSON, found {error}; restore the file or train anew"
+        ) from error
 
 
 def flatten(tree: Any) -> dict[str, npt.NDArray[Any]]:
     """Name every leaf by its path, as ``encoder.layers.0.bias``, and bring it to the host."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(tree))
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(jax.device_get(leaf))
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
         for path, leaf in leaves
     }
 
 
 def save_tree(path: Path, tree: Any) -> None:
     """Write a tree of arrays as one safetensors file."""
-    write_bytes(path, safetensors.numpy.save(flatten(tree)))
+    files.write_bytes(path, safetensors.numpy.save(flatten(tree)))
 
 
 def load_tree(path: Path, template: T) -> T:
@@ -94,40 +85,61 @@ def load_tree(path: Path, template: T) -> T:
             names = set(file.keys())
             for name in sorted(names ^ expected.keys()):
                 which = "has a tensor that the model lacks" if name in names else "lacks a tensor"
-                raise CheckpointError(f"{path}: {which}: {name}")
+                raise CheckpointError(f"{path}: {which}: {name}; {_OTHER_MODEL}")
             loaded = []
             for name, leaf in expected.items():
                 tensor = file.get_tensor(name)
                 if tensor.shape != leaf.shape or tensor.dtype != leaf.dtype:
                     raise CheckpointError(
                         f"{path}: {name}: expected {leaf.dtype} {leaf.shape}, "
-                        f"found {tensor.dtype} {tensor.shape}"
+                        f"found {tensor.dtype} {tensor.shape}; {_OTHER_MODEL}"
                     )
                 loaded.append(tensor)
     except OSError as error:
-        raise CheckpointError(f"{path}: not readable: {error}") from error
+        raise CheckpointError(
+            f"{path}: expected a finished epoch's model, found none; go on with --resume "
+            "or train anew"
+        ) from error
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path}: expected a safetensors file, found {error}") from error
+        raise CheckpointError(
+            f"{path}: expected a safetensors file, found {error}; restore it or train anew"
+        ) from error
     return jax.tree_util.tree_unflatten(structure, loaded)
 
 
-def save(directory: Path, name: str, state: Any, position: Mapping[str, Any]) -> None:
-    """Write checkpoint ``name`` under ``directory``, then remove the older ones there."""
-    temporary = directory / f".{name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+def save(directory: Path, number: int, state: Any, position: Mapping[str, Any]) -> None:
+    """Write checkpoint ``number`` under ``directory``, then remove the older ones there."""
+    final = directory / f"{number:06}"
+    temporary = directory / f".{final.name}.tmp"
     try:
+        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
+        save_tree(temporary / STATE, state)
+        write_json(temporary / POSITION, position)
+        write_json(temporary / MANIFEST, {f: _checksum(temporary / f) for f in (STATE, POSITION)})
+        _remove(final)
+        temporary.replace(final)
+        files.sync_directory(directory)
+        for older in _finished(directory):
+            if older != final:
+                _remove(older)
     except OSError as error:
-        raise CheckpointError(f"{temporary}: not written: {error.strerror}") from error
-    save_tree(temporary / STATE, state)
-    write_json(temporary / POSITION, position)
-    write_json(temporary / MANIFEST, {f: _checksum(temporary / f) for f in (STATE, POSITION)})
-    final = directory / name
-    shutil.rmtree(final, ignore_errors=True)
-    temporary.replace(final)
-    for older in directory.iterdir():
-        if older != final and (older / MANIFEST).is_file():
-            shutil.rmtree(older)
+        raise CheckpointError(
+            f"{final}: expected a checkpoint that can be written, found {error.strerror}; "
+            "make room and go on with --resume"
+        ) from error
+
+
+def _finished(directory: Path) -> list[Path]:
+    """Checkpoints that were written to the end, the newest last."""
+    marked = [path for path in directory.glob("*") if (path / MANIFEST).is_file()]
+    return sorted((p for p in marked if p.name.isdecimal()), key=lambda path: int(path.name))
+
+
+def _remove(path: Path) -> None:
+    # The manifest goes first: what is left of an interrupted removal is no checkpoint.
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def load_newest(directory: Path, template: T) -> tuple[T, dict[str, Any]] | None:
@@ -135,17 +147,21 @@ def load_newest(directory: Path, template: T) -> tuple[T, dict[str, Any]] | None
 
     Raises ``CheckpointError`` where it is damaged or does not fit ``template``.
     """
-    found = [path for path in directory.glob("*") if (path / MANIFEST).is_file()]
+    found = _finished(directory)
     if not found:
         return None
-    for path in found:
-        _verify(path)
-    newest = max(found, key=lambda path: read_json(path / POSITION)["step"])
-    return load_tree(newest / STATE, template), read_json(newest / POSITION)
+    _verify(found[-1])
+    return load_tree(found[-1] / STATE, template), read_json(found[-1] / POSITION)
 
 
 def _verify(path: Path) -> None:
-    for name, checksum in read_json(path / MANIFEST).items():
+    manifest = read_json(path / MANIFEST)
+    if not isinstance(manifest, dict) or manifest.keys() != {STATE, POSITION}:
+        raise CheckpointError(
+            f"{path / MANIFEST}: expected the checksums of {STATE} and {POSITION}, found others; "
+            f"remove {path} to start from nothing"
+        )
+    for name, checksum in manifest.items():
         if not (path / name).is_file() or _checksum(path / name) != checksum:
             raise CheckpointError(
                 f"{path / name}: damaged, its checksum differs from {MANIFEST}; "

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import io
 import itertools
-import math
 import os
 import sys
 import tomllib
@@ -26,6 +26,9 @@ Parts = Literal["affixes", "characters", "none"]
 ModelKind = Literal["bilstm", "transformer"]
 PolicyName = Literal["float32", "bfloat16", "float16"]
 Decay = Literal["linear", "cosine"]
+
+
+MAX_FLOAT32 = 3.4028234663852886e38
 
 
 class InputError(Exception):
@@ -68,8 +71,31 @@ class DataConfig:
     """Rows of every batch are a multiple of this; the number of devices must divide it."""
 
     def __post_init__(self) -> None:
-        _at_least(1, "data.shapes", self.shapes)
-        _at_least(1, "data.row-multiple", self.row_multiple)
+        _between(1, 1_000, "data.shapes", self.shapes)
+        _between(1, 2**16, "data.row-multiple", self.row_multiple)
+
+
+@dataclass(frozen=True)
+class ReadConfig:
+    """How a file is read where that differs from the training corpus; unless given, as that was."""
+
+    format: Format | None = None
+    """auto, conll (columns), conllu or jsonl."""
+    delimiter: Delimiter | None = None
+    """auto, tab or space."""
+    token_column: str | None = None
+    """Column of the token, from 1 (-1 is the last); in CoNLL-U also a name."""
+    tag_column: str | None = None
+    """Column of the tag, likewise."""
+    comment: str | None = None
+    """Lines that begin so are comments."""
+    encoding: str | None = None
+    """Character encoding of the file."""
+
+    def over(self, trained: DataConfig) -> DataConfig:
+        """The settings of a training with those given here in their place."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return dataclasses.replace(trained, **given)
 
 
 @dataclass(frozen=True)
@@ -86,9 +112,9 @@ class EncodeConfig:
     """What is seen inside a word: affixes and shape, its characters, or nothing."""
 
     def __post_init__(self) -> None:
-        _at_least(1, "encode.min-count", self.min_count)
-        _at_least(0, "encode.max-words", self.max_words)
-        _at_least(0, "encode.max-parts", self.max_parts)
+        _between(1, 2**31 - 1, "encode.min-count", self.min_count)
+        _between(0, 2**31 - 1, "encode.max-words", self.max_words)
+        _between(0, 2**31 - 1, "encode.max-parts", self.max_parts)
 
 
 @dataclass(frozen=True)
@@ -110,8 +136,16 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("width", "layers", "heads", "feed_forward"):
-            _at_least(1, f"model.{name.replace('_', '-')}", getattr(self, name))
+            _between(1, 2**16, f"model.{name.replace('_', '-')}", getattr(self, name))
         _within(0.0, 0.99, "model.dropout", self.dropout)
+        if self.width % 2:
+            raise ConfigError(
+                f"model.width: expected an even number, for its two halves, found {self.width}"
+            )
+        if self.kind == "transformer" and self.width % self.heads:
+            raise ConfigError(
+                f"model.width: expected a multiple of model.heads, {self.heads}, found {self.width}"
+            )
 
 
 @dataclass(frozen=True)
@@ -158,22 +192,21 @@ class TrainConfig:
     """Steps between two lines of metrics.jsonl."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_tokens", "accumulate", "log_steps"):
-            _at_least(1, f"train.{name.replace('_', '-')}", getattr(self, name))
-        for name in ("max_steps", "seed", "patience", "eval_steps"):
-            _at_least(0, f"train.{name.replace('_', '-')}", getattr(self, name))
-        if self.seed >= 2**32:  # jax would take its last 32 bits
-            raise ConfigError(f"train.seed: expected less than {2**32}, found {self.seed}")
-        _within(0.0, math.inf, "train.lr", self.lr)
+        _between(1, 2**26, "train.batch-tokens", self.batch_tokens)
+        for name in ("epochs", "accumulate", "log_steps"):
+            _between(1, 2**31 - 1, f"train.{name.replace('_', '-')}", getattr(self, name))
+        for name in ("max_steps", "patience", "eval_steps"):
+            _between(0, 2**31 - 1, f"train.{name.replace('_', '-')}", getattr(self, name))
+        _between(0, 2**32 - 1, "train.seed", self.seed)  # jax would take the last 32 bits of more
+        for name in ("lr", "weight_decay", "clip_norm"):
+            _within(0.0, MAX_FLOAT32, f"train.{name.replace('_', '-')}", getattr(self, name))
         _within(0.0, 1.0, "train.warmup", self.warmup)
-        _within(0.0, math.inf, "train.weight-decay", self.weight_decay)
-        _within(0.0, math.inf, "train.clip-norm", self.clip_norm)
         _within(0.0, 1.0, "train.label-smoothing", self.label_smoothing)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Train a token tagger: ``python -m jaxtag.train --data.train FILE``."""
+    """Train a token tagger: python -m jaxtag.train --data.train FILE --data.dev FILE."""
 
     data: DataConfig = field(default_factory=DataConfig)
     encode: EncodeConfig = field(default_factory=EncodeConfig)
@@ -193,8 +226,8 @@ class Config:
 C = TypeVar("C")
 
 
-def parse(config_class: type[C], argv: Sequence[str], *, prog: str) -> C:
-    """Read a command's flags, on top of its ``--config FILE.toml`` where one is given.
+def parse(config_class: type[C], argv: Sequence[str], *, prog: str, default: C | None = None) -> C:
+    """Read a command's flags, on top of its ``--config FILE.toml``, or else of ``default``.
 
     ``config_class`` is a frozen dataclass: a field is a flag, one without a default an argument.
     Raises ``ConfigError`` for a mistake in the TOML file or a value out of range; any other
@@ -204,14 +237,15 @@ def parse(config_class: type[C], argv: Sequence[str], *, prog: str) -> C:
 
     known = {field.name for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
     path = _config_flag(argv) if "config" in known else None
+    base = default if path is None else load_toml(config_class, path)
     return tyro.cli(
         config_class,
         prog=f"python -m {prog}",
         args=list(argv),
-        default=tyro.MISSING_NONPROP if path is None else load_toml(config_class, path),
+        default=tyro.MISSING_NONPROP if base is None else base,
         config=(
-            tyro.conf.FlagCreatePairsOff,
             tyro.conf.PositionalRequiredArgs,
+            tyro.conf.PositionalMetavarFromFieldName,
             tyro.conf.DisallowNone,
         ),
     )
@@ -220,10 +254,12 @@ def parse(config_class: type[C], argv: Sequence[str], *, prog: str) -> C:
 def _config_flag(argv: Sequence[str]) -> Path | None:
     path = None
     for flag, following in itertools.pairwise([*argv, ""]):
-        if flag == "--config" and following:
+        if flag == "--config" and not following.startswith("--"):
             path = Path(following)
         elif flag.startswith("--config="):
             path = Path(flag.removeprefix("--config="))
+    if path == Path():
+        raise ConfigError("--config: expected a TOML file, found an empty name; name the file")
     return path
 
 
@@ -231,11 +267,14 @@ def load_toml(config_class: type[C], path: Path) -> C:
     """Read a TOML file of settings, whose tables are the groups of flags."""
     try:
         text = path.read_bytes().decode("utf-8")
-        return from_dict(config_class, tomllib.loads(text), source=f"{path}: ")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected a readable TOML file, found {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: not TOML: {error}") from error
+        settings = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: expected a TOML file, found {error.strerror}; check the path"
+        ) from error
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+        raise ConfigError(f"{path}: expected TOML, found {error}") from error
+    return from_dict(config_class, settings, source=f"{path}: ")
 
 
 def from_dict(
@@ -257,8 +296,13 @@ def from_dict(
         full = f"{table}{key}".replace("_", "-")
         if full not in known:
             raise ConfigError(f"{source}{full}: no such setting; {_nearest(full, known)}")
+        if known[full] in values:
+            raise ConfigError(f"{source}{full}: found twice; give it once")
         values[known[full]] = _convert(hints[known[full]], value, source, full)
-    return config_class(**values)
+    try:
+        return config_class(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{source}{str(error).removeprefix(source)}") from error
 
 
 def _convert(kind: Any, value: Any, source: str, name: str) -> Any:
@@ -279,7 +323,9 @@ def _convert(kind: Any, value: Any, source: str, name: str) -> Any:
         expected = "a list of strings"
     elif kind is Path and isinstance(value, str):
         return Path(value)
-    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+    elif kind is float and isinstance(value, float):
+        return value
+    elif kind is float and type(value) is int and abs(value) <= MAX_FLOAT32:
         return float(value)
     elif kind in (int, bool, str) and type(value) is kind:
         return value
@@ -309,28 +355,37 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"perhaps {close[0]}?" if close else f"known: {', '.join(known)}"
 
 
-def _at_least(low: int, name: str, value: int) -> None:
-    if value < low:
-        raise ConfigError(f"{name}: expected a whole number of at least {low}, found {value}")
+def _between(low: int, high: int, name: str, value: int) -> None:
+    if not low <= value <= high:
+        raise ConfigError(
+            f"{name}: expected a whole number from {low:,} to {high:,}, found {value:,}"
+        )
 
 
 def _within(low: float, high: float, name: str, value: float) -> None:
-    if not low <= value <= high or math.isinf(value):
-        limits = f"from {low:g} to {high:g}" if math.isfinite(high) else f"of at least {low:g}"
-        raise ConfigError(f"{name}: expected a finite number {limits}, found {value:g}")
+    if not low <= value <= high:
+        raise ConfigError(f"{name}: expected a number from {low:g} to {high:g}, found {value:g}")
 
 
 def run_command(main: Callable[[Sequence[str]], None]) -> NoReturn:
     """Run a command on ``sys.argv``; a user's mistake is one line and exit status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a tag that the terminal cannot show
+            stream.reconfigure(errors="backslashreplace")
     try:
         main(sys.argv[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        print(f"error: {error.filename or 'output'}: {error.strerror}", file=sys.stderr)
+        os._exit(2)  # a full standard output would fail once more when Python flushes it
     sys.exit(0)

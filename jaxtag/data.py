@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from jaxtag import corpus, demo, labels, plan
 from jaxtag.config import Config, ConfigError
@@ -52,18 +50,23 @@ def read(config: Config, say: Callable[[str], None]) -> Data:
     tags = [sentence.tags for sentence in corpora["train"].sentences if sentence.tags]
     scheme = config.data.scheme if config.data.scheme != "auto" else labels.detect_scheme(tags)
     label_list = labels.complete_labels(itertools.chain.from_iterable(tags), scheme)
-    say(f"scheme {scheme}, {len(label_list)} labels: {' '.join(label_list)}")
+    say(f"scheme {scheme}, {len(label_list)} labels: {show(label_list)}")
     encoder = build_encoder(
         (sentence.tokens for sentence in corpora["train"].sentences), label_list, config.encode
     )
     splits = {name: _encode_split(read_corpus, encoder) for name, read_corpus in corpora.items()}
-    _warn_of_unseen_labels(splits, encoder, say)
-    shapes = plan.choose_shapes(
-        np.concatenate([split.encoded.lengths for split in splits.values()]),
-        shapes=config.data.shapes,
-        batch_tokens=config.train.batch_tokens,
-        row_multiple=config.data.row_multiple,
-    )
+    for name, split in splits.items():
+        if missing := unseen(split.gold, label_list):
+            say(f"warning: {unseen_warning(name, missing)}")
+    # Dev and test only add shapes for their longer sentences: what is tested, and whether, must
+    # not change the batches that are trained on.
+    size = {
+        "batch_tokens": config.train.batch_tokens,
+        "row_multiple": config.data.row_multiple,
+    }
+    shapes = plan.choose_shapes(splits["train"].encoded.lengths, shapes=config.data.shapes, **size)
+    for split in splits.values():
+        shapes = plan.extend_shapes(shapes, split.encoded.lengths, **size)
     name = "demo" if config.data.train is None else config.data.train.name.split(".")[0]
     return Data(name, splits, encoder, scheme, shapes)
 
@@ -96,14 +99,24 @@ def _encode_split(read_corpus: Corpus, encoder: Encoder) -> Split:
     return Split(read_corpus, gold, encode(tokens, gold, encoder))
 
 
-def _warn_of_unseen_labels(
-    splits: dict[str, Split], encoder: Encoder, say: Callable[[str], None]
-) -> None:
-    known = set(encoder.labels)
-    for name, split in splits.items():
-        unseen = sorted({tag for tags in split.gold for tag in tags} - known)
-        if unseen:
-            say(
-                f"warning: {name} has labels that train lacks: {' '.join(unseen)}; "
-                "they are never predicted and count as misses"
-            )
+def unseen(sentences: Iterable[Sequence[str]], known: Sequence[str]) -> list[str]:
+    """Tags of the sentences that a model with the labels ``known`` can never predict, sorted."""
+    return sorted({tag for tags in sentences for tag in tags} - set(known))
+
+
+def unseen_warning(name: str, tags: Sequence[str]) -> str:
+    """Say what becomes of the tags of a corpus that the model lacks."""
+    return (
+        f"{name} has labels that training lacked: {show(tags)}; they are never predicted, count "
+        "as misses, and have no loss"
+    )
+
+
+def show(names: Sequence[str]) -> str:
+    """Names on one line, whatever is in them; of many, the first 40.
+
+    >>> show(["O", "B-PER", "two\\nlines"])
+    "O B-PER 'two\\\\nlines'"
+    """
+    shown = " ".join(name if name.isprintable() else repr(name) for name in names[:40])
+    return shown if len(names) <= 40 else f"{shown} … ({len(names) - 40:,} more)"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jaxtag import config
@@ -17,6 +18,7 @@ class EvaluateConfig:
     """Run directory."""
     file: Path
     """Tagged corpus, read as the training corpus was."""
+    data: config.ReadConfig = field(default_factory=config.ReadConfig)
     output: Path | None = None
     """Also write the scores to this JSON file."""
 
@@ -24,17 +26,19 @@ class EvaluateConfig:
 def main(argv: Sequence[str]) -> None:
     """Read the run and the corpus, print the table of scores."""
     settings = config.parse(EvaluateConfig, argv, prog="jaxtag.evaluate")
-    from rich.console import Console
-
-    from jaxtag import checkpoint, tagger
+    from jaxtag import checkpoint, data, tagger
 
     trained = tagger.load(settings.run)
-    read = trained.read(settings.file, tagged=True)
+    read = trained.read(settings.file, settings.data, tagged=True)
+    print(f"{settings.file}: {read.layout.describe()}", file=sys.stderr)
     gold = [sentence.tags or () for sentence in read.sentences]
+    missing = data.unseen(gold, trained.encoder.labels)
+    if missing:
+        print(f"warning: {data.unseen_warning(str(settings.file), missing)}", file=sys.stderr)
     scores, _ = trained.score([sentence.tokens for sentence in read.sentences], gold)
-    Console().print(scores.table(str(settings.file)))
     if settings.output is not None:
         checkpoint.write_json(settings.output, scores.to_json())
+    scores.show(str(settings.file))
 
 
 if __name__ == "__main__":

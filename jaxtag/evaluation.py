@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax import Array
+from rich import box
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from jaxtag.batch import make_batch, scatter_back
+from jaxtag.batch import Batch, make_batch, scatter_back
 from jaxtag.device import Devices, prefetch
 from jaxtag.encode import IGNORE, Encoded
 from jaxtag.metrics import EntityScores, Scores, TagScores, entity_scores, tag_scores
 from jaxtag.model import Params
-from jaxtag.plan import EpochPlan
+from jaxtag.plan import EpochPlan, Placement
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,15 +66,21 @@ class Evaluation:
             result["lenient"] = self.lenient.to_json()
             result["strict"] = self.strict.to_json()
         if self.tags is not None:
-            result["macro"] = self.tags.macro._asdict()
-            result["per_tag"] = {k: v._asdict() for k, v in self.tags.per_tag.items()}
+            scores = self.tags.to_json()
+            result |= {"macro": scores["macro"], "per_tag": scores["per_tag"]}
         return result
 
-    def table(self, title: str) -> Table:
-        """A table for the terminal: types (or tags) by precision, recall and F1."""
-        counted = f"{self.tokens:,} tokens, accuracy {self.accuracy:.4f}, loss {self.loss:.4f}"
-        table = Table(title=f"{title}: {counted}", title_justify="left")
-        table.add_column("tag" if self.lenient is None else "entity\ntype")
+    def show(self, title: str) -> None:
+        """Print the scores to standard output: types (or tags) by precision, recall and F1."""
+        # Without a terminal nothing limits the width, and nothing is cut.
+        on_terminal = sys.stdout is not None and sys.stdout.isatty()
+        console = Console() if on_terminal else Console(width=200)
+        console.print(Text(f"{title}: {self.tokens:,} tokens, {self.summary()}"), soft_wrap=True)
+        console.print(self._table())
+
+    def _table(self) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("tag" if self.lenient is None else "entity\ntype", overflow="fold")
         modes: list[tuple[str, dict[str, Scores], Scores, Scores | None]] = []
         if self.tags is not None:
             modes.append(("", self.tags.per_tag, self.tags.macro, None))
@@ -77,12 +90,12 @@ class Evaluation:
         for mode, *_ in modes:
             for name in ("P", "R", "F1"):
                 table.add_column(f"{mode}{name}", justify="right")
-        table.add_column("gold", justify="right")
+        table.add_column("\ngold" if self.lenient is not None else "gold", justify="right")
         names = sorted({name for _, per_name, *_ in modes for name in per_name})
         nothing = Scores.from_counts(0, 0, 0)
         for name in names:
             rows = [per_name.get(name, nothing) for _, per_name, *_ in modes]
-            table.add_row(name or "(no type)", *_cells(rows))
+            table.add_row(Text(name or "(no type)"), *_cells(rows))
         table.add_section()
         if self.lenient is not None:
             table.add_row("micro", *_cells([micro for *_, micro in modes if micro is not None]))
@@ -93,6 +106,30 @@ class Evaluation:
 def _cells(rows: Sequence[Scores]) -> list[str]:
     ratios = [f"{value:.3f}" for row in rows for value in (row.precision, row.recall, row.f1)]
     return [*ratios, f"{rows[0].gold:,}"]
+
+
+def run_program(
+    program: Callable[[Params, Batch], T],
+    params: Params,
+    encoded: Encoded,
+    plan: EpochPlan,
+    devices: Devices,
+) -> list[tuple[Placement, T]]:
+    """Run a program over a plan; its outputs stay on the devices, with where they belong."""
+    placed = prefetch(
+        plan.batches, lambda placement: (placement, devices.shard(make_batch(encoded, placement)))
+    )
+    return [(placement, program(params, batch)) for placement, batch in placed]
+
+
+def tags_of(
+    outputs: Sequence[tuple[Placement, Array]], encoded: Encoded, labels: Sequence[str]
+) -> list[list[str]]:
+    """Labels of cells to the tags of every sentence, in the order of the corpus."""
+    found = scatter_back(
+        [(placement, np.asarray(labels_BL)) for placement, labels_BL in outputs], encoded.offsets
+    )
+    return [[labels[label] for label in row] for row in found]
 
 
 def evaluate(
@@ -112,19 +149,12 @@ def evaluate(
     are under way; logits never leave it. A gold tag that the model does not know has no loss, and
     is a token (and an entity) missed.
     """
-    sums, outputs = [], []
-    for placement, batch in prefetch(
-        plan.batches, lambda placement: (placement, devices.shard(make_batch(encoded, placement)))
-    ):
-        batch_sums, labels_BL = program(params, batch)
-        sums.append(batch_sums)
-        outputs.append((placement, labels_BL))
-    fetched = jax.device_get(sums)
-    found = scatter_back([(p, np.asarray(labels_BL)) for p, labels_BL in outputs], encoded.offsets)
-    predicted = [[labels[label] for label in row] for row in found]
-    total = float(sum(np.float64(s.loss.total) for s in fetched))
+    outputs = run_program(program, params, encoded, plan, devices)
+    sums = jax.device_get([batch_sums for _, (batch_sums, _) in outputs])
+    predicted = tags_of([(place, tags) for place, (_, tags) in outputs], encoded, labels)
+    total = float(sum(np.float64(batch.loss.total) for batch in sums))
+    correct = sum(int(batch.tokens.correct) for batch in sums)
     known = int((encoded.labels != IGNORE).sum())
-    correct = int(sum(int(s.tokens.correct) for s in fetched))
     tokens = int(encoded.offsets[-1])
     plain = scheme == "plain"
     evaluation = Evaluation(

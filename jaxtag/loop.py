@@ -1,258 +1,71 @@
-"""A config in; a trained run directory out: the training path, read from top to bottom.
-
-``train`` reads the data, runs the epochs over it, keeps the best model and scores it on the test
-set.
-"""
+"""A config in; a trained run directory out: the training path, read from top to bottom."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 
-from jaxtag import checkpoint, optim, plan, run, step
-from jaxtag.batch import Batch, make_batch
-from jaxtag.config import Config, ConfigError
-from jaxtag.data import Data, read
-from jaxtag.device import Devices, local_devices, prefetch
-from jaxtag.encode import IGNORE
+from jaxtag import checkpoint, run, step
+from jaxtag.config import Config
+from jaxtag.device import prefetch
 from jaxtag.evaluation import Evaluation, evaluate
 from jaxtag.model import Params
-from jaxtag.progress import Meter, ProgressLine, duration, metrics_line
-from jaxtag.tagger import build_model
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a training stands: saved with every checkpoint, and all that resuming needs."""
-
-    epoch: int = 0
-    """Epochs finished."""
-    step: int = 0
-    """Optimizer steps taken."""
-    best_score: float | None = None
-    best_step: int = 0
-    best_dev: dict[str, Any] | None = None
-    """The best model's scores on dev, as in result.json."""
-    evaluations_since_best: int = 0
-    metrics_lines: int = 0
-    seconds: float = 0.0
-    """Spent in steps, compilation and evaluation left out."""
-
-
-@dataclass(frozen=True)
-class Session:
-    """What stays the same from the first step of a training to the last."""
-
-    config: Config
-    data: Data
-    devices: Devices
-    recipe: step.Recipe
-    programs: step.TrainPrograms
-    evaluate: Callable[..., Any]
-    total_steps: int
-    path: Path
-    log: run.MetricsLog
-    line: ProgressLine
-
-
-class Group(NamedTuple):
-    """The micro-batches of one optimizer step, on the devices."""
-
-    batches: list[Batch]
-    step_count: np.float32
-    """What the sum of their losses is divided by."""
-    cells: int
+from jaxtag.progress import Meter, NotFiniteError, duration, metrics_line, require_finite
+from jaxtag.session import (
+    Position,
+    Session,
+    compile_programs,
+    pass_over,
+    place,
+    prepare,
+    take_step,
+)
 
 
 def train(config: Config) -> Path:
-    """Train by a config, from corpora to ``result.json``; returns the run directory."""
-    run.check(config)
-    devices = local_devices(config.data.row_multiple)
-    line = ProgressLine()
-    data = read(config, line.say)
-    model = build_model(config, data.encoder)
-    total_steps = _total_steps(config, data)
-    weights_C = _class_weights(config.train.class_weights, data.encoder.labels)
-    recipe = step.Recipe(
-        model,
-        optim.build(config.train, total_steps),
-        optim.schedule(config.train, total_steps),
-        seed=config.train.seed,
-        class_weights_C=weights_C,
-        label_smoothing=config.train.label_smoothing,
-    )
-    path = run.open_directory(config, data.name)
-    state, position = _start(config, recipe, path)
-    _write_setup(path, config, data, devices, total_steps)
-    session = Session(
-        config=config,
-        data=data,
-        devices=devices,
-        recipe=recipe,
-        programs=step.train_programs(recipe, devices),
-        evaluate=step.eval_program(model, devices),
-        total_steps=total_steps,
-        path=path,
-        log=run.MetricsLog(path / run.METRICS, keep_lines=position.metrics_lines),
-        line=line,
-    )
-    line.say(
-        f"run {path}: {_describe_model(state.params)}, {total_steps:,} steps on "
-        f"{devices.describe()}"
-    )
+    """Train by a config, from corpora to ``result.json``; returns the run directory.
+
+    The best model on dev is kept, a tie keeping the earlier one; without dev, the last.
+    """
+    session, state, position = prepare(config)
     try:
-        state = _compile(session, devices.replicate(state))
+        state = compile_programs(session, state)
         state, position = _train_epochs(session, state, position)
         _finish(session, position)
     finally:
         session.log.close()
-    return path
-
-
-def _total_steps(config: Config, data: Data) -> int:
-    batches = len(plan.epoch_plan(data.shapes, data.train.lengths).batches)
-    steps = -(-batches // config.train.accumulate) * config.train.epochs
-    return min(steps, config.train.max_steps) if config.train.max_steps else steps
-
-
-def _start(config: Config, recipe: step.Recipe, path: Path) -> tuple[step.TrainState, Position]:
-    """A fresh state at the beginning, or the last finished epoch's with ``--resume``."""
-    if config.resume:
-        if (path / run.RECORD).exists():
-            run.require_same_training(path, config)
-        template = jax.eval_shape(lambda: step.init_state(recipe))
-        found = checkpoint.load_newest(path / run.CHECKPOINTS, template)
-        if found is not None:
-            state, position = found
-            return state, _read_position(path, position)
-    return step.init_state(recipe), Position()
-
-
-def _read_position(path: Path, saved: dict[str, Any]) -> Position:
-    try:
-        return Position(**saved)
-    except TypeError as error:
-        raise checkpoint.CheckpointError(
-            f"{path / run.CHECKPOINTS}: written by another version of jaxtag ({error}); "
-            "go on with that one, or start another run"
-        ) from error
-
-
-def _class_weights(given: Sequence[str], label_list: Sequence[str]) -> jax.Array | None:
-    if not given:
-        return None
-    weights = dict.fromkeys(label_list, 1.0)
-    for item in given:
-        name, _, value = item.rpartition("=")
-        try:
-            weight = float(value)
-        except ValueError:
-            weight = math.nan
-        if name not in weights or not 0.0 <= weight < math.inf:
-            raise ConfigError(
-                "train.class-weights: expected LABEL=WEIGHT with a weight of 0 or more and one "
-                f"of the labels {' '.join(label_list)}, found {item!r}"
-            )
-        weights[name] = weight
-    return jnp.array(list(weights.values()), jnp.float32)
-
-
-def _write_setup(
-    path: Path, config: Config, data: Data, devices: Devices, total_steps: int
-) -> None:
-    run.write_encoder(path, data.encoder, data.scheme)
-    if config.data.train is None:
-        for name, split in data.splits.items():
-            checkpoint.write_bytes(path / f"demo.{name}.conll", split.corpus.text.encode())
-    facts = {
-        "scheme": data.scheme,
-        "total_steps": total_steps,
-        "devices": devices.describe(),
-        "shapes": [[shape.rows, shape.length] for shape in data.shapes.shapes],
-        "corpora": {
-            name: {
-                "layout": split.corpus.layout.describe(),
-                "sentences": len(split.corpus.sentences),
-                "tokens": split.corpus.token_count,
-            }
-            for name, split in data.splits.items()
-        },
-    }
-    run.write_record(path, config, data.splits["train"].corpus.layout, facts)
-
-
-def _describe_model(params: Params) -> str:
-    return f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters"
-
-
-def _compile(session: Session, state: step.TrainState) -> step.TrainState:
-    """Run every program once at every shape it will meet, on rows that count for nothing."""
-    started = time.perf_counter()
-    shapes = {
-        name: sorted({placement.shape for placement in _plan(session, name).batches})
-        for name in session.data.splits
-    }
-    for number, shape in enumerate(shapes["train"], 1):
-        session.line.show(f"compiling training step {number} of {len(shapes['train'])}")
-        empty = Group([_empty_batch(session, shape)], np.float32(0), 0)
-        state, _ = _take_step(session, state, empty)
-    evaluated = sorted({shape for name in ("dev", "test") for shape in shapes.get(name, [])})
-    for number, shape in enumerate(evaluated, 1):
-        session.line.show(f"compiling evaluation {number} of {len(evaluated)}")
-        session.evaluate(state.params, _empty_batch(session, shape))
-    state.step.block_until_ready()
-    session.line.say(
-        f"compiled {len(shapes['train'])} training and {len(evaluated)} evaluation shapes "
-        f"in {time.perf_counter() - started:.1f} s"
-    )
-    return state
-
-
-def _empty_batch(session: Session, shape: plan.Shape) -> Batch:
-    nobody = np.zeros(0, np.int32)
-    placement = plan.Placement(shape, nobody, nobody, nobody)
-    return session.devices.shard(make_batch(session.data.train, placement))
-
-
-def _plan(session: Session, name: str, epoch: int | None = None) -> plan.EpochPlan:
-    """A shuffled pass over a split for an epoch; without one, the pass for evaluation."""
-    return plan.epoch_plan(
-        session.data.shapes,
-        session.data.splits[name].encoded.lengths,
-        seed=session.config.train.seed,
-        epoch=epoch or 0,
-        shuffle=epoch is not None,
-    )
+    return session.path
 
 
 def _train_epochs(
     session: Session, state: step.TrainState, position: Position
 ) -> tuple[step.TrainState, Position]:
     settings = session.config.train
-    while position.epoch < settings.epochs and position.step < session.total_steps:
+    while not _finished(session, position):
         state, position = _train_epoch(session, state, position)
         position = replace(position, epoch=position.epoch + 1)
         last = position.epoch == settings.epochs or position.step == session.total_steps
         if not settings.eval_steps or (last and not _evaluation_due(session, position)):
             position = _evaluate_dev(session, state, position)
         if "dev" not in session.data.splits:
-            checkpoint.save_tree(session.path / run.MODEL, state.params)
+            session.line.say(f"epoch {position.epoch} done; without --data.dev the last is kept")
+            _keep(session, state.params, position)
         position = replace(position, metrics_lines=session.log.lines)
-        checkpoint.save(
-            session.path / run.CHECKPOINTS, f"epoch-{position.epoch:04}", state, asdict(position)
-        )
-        if _out_of_patience(session, position):
-            break
+        checkpoint.save(session.path / run.CHECKPOINTS, position.epoch, state, asdict(position))
     return state, position
+
+
+def _finished(session: Session, position: Position) -> bool:
+    return (
+        position.epoch >= session.config.train.epochs
+        or position.step >= session.total_steps
+        or _out_of_patience(session, position)
+    )
 
 
 def _train_epoch(
@@ -260,11 +73,11 @@ def _train_epoch(
 ) -> tuple[step.TrainState, Position]:
     """Steps to the end of the epoch, the last step of all, or the end of patience."""
     meter = Meter()
-    batches = _plan(session, "train", position.epoch).batches
+    batches = pass_over(session, "train", position.epoch).batches
     size = session.config.train.accumulate
     groups = [batches[start : start + size] for start in range(0, len(batches), size)]
-    for group in prefetch(groups, lambda placements: _place(session, placements)):
-        state, sums = _take_step(session, state, group)
+    for group in prefetch(groups, lambda placements: place(session, placements)):
+        state, sums = take_step(session, state, group)
         position = replace(position, step=position.step + 1)
         meter.add(sums, group.cells)
         finished = position.step == session.total_steps
@@ -280,34 +93,6 @@ def _train_epoch(
     if meter.steps:
         position = _log(session, meter, position)
     return state, position
-
-
-def _place(session: Session, placements: Sequence[plan.Placement]) -> Group:
-    batches = [make_batch(session.data.train, placement) for placement in placements]
-    labels_of_tokens = np.concatenate([b.labels_BL[b.labels_BL != IGNORE] for b in batches])
-    weights_C = session.recipe.class_weights_C
-    count = labels_of_tokens.size
-    if weights_C is not None:
-        count = np.asarray(weights_C, np.float64)[labels_of_tokens].sum()
-    return Group(
-        [session.devices.shard(batch) for batch in batches],
-        np.float32(count),
-        sum(placement.shape.cells for placement in placements),
-    )
-
-
-def _take_step(
-    session: Session, state: step.TrainState, group: Group
-) -> tuple[step.TrainState, list[step.StepSums]]:
-    programs, count = session.programs, group.step_count
-    if session.config.train.accumulate == 1:
-        state, sums = programs.train(state, group.batches[0], count)
-        return state, [sums]
-    gradient, all_sums = programs.zeros(state.params), []
-    for number, batch in enumerate(group.batches):
-        gradient, sums = programs.accumulate(state, gradient, batch, count, np.int32(number))
-        all_sums.append(sums)
-    return programs.apply(state, gradient, count), all_sums
 
 
 def _log(session: Session, meter: Meter, position: Position) -> Position:
@@ -348,9 +133,10 @@ def _evaluate_dev(session: Session, state: step.TrainState, position: Position) 
         return position
     started = time.perf_counter()
     found = _evaluate(session, "dev", state.params)
+    require_finite(found.loss, f"dev after step {position.step:,}")
     best = position.best_score is None or found.score > position.best_score
     if best:
-        checkpoint.save_tree(session.path / run.MODEL, state.params)
+        _keep(session, state.params, position)
         position = replace(
             position,
             best_score=found.score,
@@ -358,7 +144,7 @@ def _evaluate_dev(session: Session, state: step.TrainState, position: Position) 
             best_dev=found.to_json(),
             evaluations_since_best=0,
         )
-    else:
+    elif position.best_score:  # a score that is still 0 has yet to begin
         position = replace(position, evaluations_since_best=position.evaluations_since_best + 1)
     session.log.write(
         kind="dev",
@@ -373,6 +159,17 @@ def _evaluate_dev(session: Session, state: step.TrainState, position: Position) 
     return position
 
 
+def _keep(session: Session, params: Params, position: Position) -> None:
+    """Write the model that a user loads; one with a number that is none is refused."""
+    for name, values in checkpoint.flatten(params).items():
+        if not np.isfinite(values).all():
+            raise NotFiniteError(
+                f"step {position.step:,}: expected finite parameters, found others in {name}; "
+                "lower --train.lr or set --train.clip-norm"
+            )
+    checkpoint.save_tree(session.path / run.MODEL, params)
+
+
 def _evaluate(session: Session, name: str, params: Params) -> Evaluation:
     split = session.data.splits[name]
     found, _ = evaluate(
@@ -380,7 +177,7 @@ def _evaluate(session: Session, name: str, params: Params) -> Evaluation:
         params,
         split.encoded,
         split.gold,
-        _plan(session, name),
+        pass_over(session, name),
         labels=session.data.encoder.labels,
         scheme=session.data.scheme,
         devices=session.devices,
@@ -393,12 +190,15 @@ def _finish(session: Session, position: Position) -> None:
     result: dict[str, Any] = {"step": position.best_step or position.step}
     if position.best_dev is not None:
         result["dev"] = position.best_dev
+    template = jax.eval_shape(session.recipe.model.init, jax.random.key(0))
+    kept = checkpoint.load_tree(session.path / run.MODEL, template)
+    tested = None
     if "test" in session.data.splits:
-        template = jax.eval_shape(session.recipe.model.init, jax.random.key(0))
-        kept = checkpoint.load_tree(session.path / run.MODEL, template)
-        found = _evaluate(session, "test", session.devices.replicate(kept))
-        result["test"] = found.to_json()
-        session.line.say("")
-        Console().print(found.table("test"))
+        tested = _evaluate(session, "test", session.devices.replicate(kept))
+        require_finite(tested.loss, "test")
+        result["test"] = tested.to_json()
     checkpoint.write_json(session.path / run.RESULT, result)
+    if tested is not None:
+        session.line.say("")
+        tested.show("test")
     session.line.say(f"kept the model of step {result['step']:,}; all is in {session.path}")

@@ -55,6 +55,7 @@ def token_loss(
     [[0.12690000236034393, 0.0]]
     """
     num_classes = logits_BLC.shape[-1]
+    _check_shapes(logits_BLC, labels_BL, class_weights_C, label_smoothing)
     _raise_on_bad_labels(labels_BL, num_classes, ignore_index)
     keep_BL = labels_BL != ignore_index
     good_BL = (labels_BL >= 0) & (labels_BL < num_classes)
@@ -141,6 +142,28 @@ def _over_classes(combine: Any, values_BLC: Float[Array, "B L C"]) -> Float[Arra
     for c in range(1, num_classes):
         result_BL = combine(result_BL, values_BLC[..., c])
     return result_BL
+
+
+def _check_shapes(
+    logits_BLC: Float[Array, "B L C"],
+    labels_BL: Int[Array, "B L"],
+    class_weights_C: Float[Array, " C"] | None,
+    label_smoothing: float,
+) -> None:
+    # Broadcasting would hide each of these, inside jit and out of it.
+    *cells, num_classes = logits_BLC.shape
+    if tuple(cells) != labels_BL.shape or not num_classes:
+        raise ValueError(
+            f"expected logits (B, L, C) and labels (B, L) with at least one class, "
+            f"found {logits_BLC.shape} and {labels_BL.shape}"
+        )
+    if class_weights_C is not None and class_weights_C.shape != (num_classes,):
+        raise ValueError(
+            f"class_weights_C: expected one for each of the {num_classes} classes, "
+            f"found {class_weights_C.shape}"
+        )
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"label_smoothing: expected 0 to 1, found {label_smoothing}")
 
 
 def _raise_on_bad_labels(labels_BL: Int[Array, "B L"], num_classes: int, ignore_index: int) -> None:

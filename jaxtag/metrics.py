@@ -43,6 +43,11 @@ def token_counts(
     >>> int(counts.correct), int(counts.total)
     (1, 2)
     """
+    if logits_BLC.shape[:-1] != labels_BL.shape:
+        raise ValueError(
+            f"expected logits (B, L, C) and labels (B, L), "
+            f"found {logits_BLC.shape} and {labels_BL.shape}"
+        )
     keep_BL = labels_BL != ignore_index
     right_BL = jnp.argmax(logits_BLC, axis=-1) == labels_BL
     return TokenCounts(

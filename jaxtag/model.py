@@ -26,6 +26,7 @@ from jaxtag.precision import Policy
 
 Params = dict[str, Any]
 
+BLOCK = 16  # positions that one matrix product takes together
 PART_WIDTH = 32  # width of the embedding of an affix or a character
 
 
@@ -66,16 +67,11 @@ def build(
     >>> sorted(params)
     ['embed', 'encoder', 'head']
     """
-    if config.width % 2 or (config.kind == "transformer" and config.width % config.heads):
-        raise ConfigError(
-            f"model.width: expected an even multiple of model.heads ({config.heads}), "
-            f"found {config.width}"
-        )
 
-    def create(key: Key[Array, ""]) -> Tagger:
-        return Tagger(
+    def create(key: Key[Array, ""]) -> Network:
+        return Network(
             config,
-            policy.compute_dtype,
+            policy,
             sizes,
             rngs=nnx.Rngs(params=key),
         )
@@ -95,80 +91,88 @@ def build(
     return Model(init, apply)
 
 
+@dataclass(frozen=True)
 class Dropout:
-    """Dropout whose masks are a function of one key and of the order of the calls."""
+    """Dropout whose masks are a function of a key and of the place in the model."""
 
-    def __init__(self, rate: float, key: Key[Array, ""] | None) -> None:
-        self.rate = rate
-        self.key = key
-        self.calls = 0
+    rate: float
+    key: Key[Array, ""] | None
+
+    def at(self, place: int) -> Dropout:
+        """The dropout of one place, or of one layer, whose own places are numbered anew."""
+        if self.key is None:
+            return self
+        return Dropout(self.rate, jax.random.fold_in(self.key, place))
 
     def __call__(self, values: Float[Array, ...]) -> Float[Array, ...]:
         """Zero a share of the values and scale up the rest; without a key, change nothing."""
         if self.key is None or self.rate == 0.0:
             return values
-        self.calls += 1
-        keep = jax.random.bernoulli(
-            jax.random.fold_in(self.key, self.calls), 1.0 - self.rate, values.shape
-        )
+        keep = jax.random.bernoulli(self.key, 1.0 - self.rate, values.shape)
         return jnp.where(keep, values / (1.0 - self.rate), 0).astype(values.dtype)
 
 
-class Tagger(nnx.Module):
+class Network(nnx.Module):
     """Embedding, encoder, head: a batch in, float32 logits of every class for every cell out."""
 
     def __init__(
         self,
         config: ModelConfig,
-        dtype: DTypeLike,
+        policy: Policy,
         sizes: Sizes,
         *,
         rngs: nnx.Rngs,
     ) -> None:
-        self.embed = Embedding(sizes, config.width, dtype, rngs=rngs)
+        self.embed = Embedding(sizes, config.width, policy, rngs=rngs)
         match config.kind:
             case "bilstm":
-                self.encoder: BiLSTM | Transformer = BiLSTM(config, dtype, rngs=rngs)
+                self.encoder: BiLSTM | Transformer = BiLSTM(config, policy, rngs=rngs)
             case "transformer":
-                self.encoder = Transformer(config, dtype, rngs=rngs)
+                self.encoder = Transformer(config, policy, rngs=rngs)
             case other:
                 raise ConfigError(f"model.kind: expected bilstm or transformer, found {other!r}")
-        self.head = nnx.Linear(config.width, sizes.classes, dtype=dtype, rngs=rngs)
+        self.head = _linear(
+            config.width,
+            sizes.classes,
+            policy,
+            preferred_element_type=jnp.float32,  # logits are never rounded to 16 bits
+            rngs=rngs,
+        )
 
     def __call__(self, batch: Batch, dropout: Dropout) -> Float[Array, "B L C"]:
-        x_BLD = dropout(self.embed(batch))
-        x_BLD = dropout(self.encoder(x_BLD, batch, dropout))
-        return self.head(x_BLD).astype(jnp.float32)
+        x_BLD = dropout.at(0)(self.embed(batch))
+        x_BLD = dropout.at(1)(self.encoder(x_BLD, batch, dropout.at(2)))
+        return _blockwise(self.head, x_BLD)
 
 
 class Embedding(nnx.Module):
     """The sum of a word's embedding and of what a small layer reads from inside it."""
 
-    def __init__(self, sizes: Sizes, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, sizes: Sizes, width: int, policy: Policy, *, rngs: nnx.Rngs) -> None:
         self.words = _table(rngs, sizes.words, width)
         match sizes.kind:
             case "affixes":
                 self.inside: Affixes | Characters | None = Affixes(
-                    sizes.parts, width, dtype, rngs=rngs
+                    sizes.parts, width, policy, rngs=rngs
                 )
             case "characters":
-                self.inside = Characters(sizes.parts, width, dtype, rngs=rngs)
+                self.inside = Characters(sizes.parts, width, policy, rngs=rngs)
             case _:
                 self.inside = None
 
     def __call__(self, batch: Batch) -> Float[Array, "B L D"]:
         x_BLD = _lookup(self.words[...], batch.ids_BL)
         if self.inside is not None:
-            x_BLD = x_BLD + self.inside(batch.parts_BLW)
+            x_BLD = x_BLD + _blockwise(self.inside, batch.parts_BLW)
         return x_BLD
 
 
 class Affixes(nnx.Module):
     """Embeddings of a token's W affixes and shapes, side by side, through one linear layer."""
 
-    def __init__(self, rows: int, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, rows: int, width: int, policy: Policy, *, rngs: nnx.Rngs) -> None:
         self.table = _table(rngs, rows, PART_WIDTH)
-        self.project = nnx.Linear(PARTS["affixes"] * PART_WIDTH, width, dtype=dtype, rngs=rngs)
+        self.project = _linear(PARTS["affixes"] * PART_WIDTH, width, policy, rngs=rngs)
 
     def __call__(self, parts_BLW: Int[Array, "B L W"]) -> Float[Array, "B L D"]:
         parts_BLWK = _lookup(self.table[...], parts_BLW)
@@ -178,9 +182,9 @@ class Affixes(nnx.Module):
 class Characters(nnx.Module):
     """A convolution over each three characters of a token, and the maximum over their places."""
 
-    def __init__(self, rows: int, width: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, rows: int, width: int, policy: Policy, *, rngs: nnx.Rngs) -> None:
         self.table = _table(rngs, rows, PART_WIDTH)
-        self.convolve = nnx.Linear(3 * PART_WIDTH, width, dtype=dtype, rngs=rngs)
+        self.convolve = _linear(3 * PART_WIDTH, width, policy, rngs=rngs)
 
     def __call__(self, parts_BLW: Int[Array, "B L W"]) -> Float[Array, "B L D"]:
         inside_BLWK = _lookup(self.table[...], parts_BLW)
@@ -190,6 +194,22 @@ class Characters(nnx.Module):
         )
         found_BLWD = jax.nn.relu(self.convolve(triples_BLWK).astype(jnp.float32))
         return jnp.max(jnp.where((parts_BLW > 0)[..., None], found_BLWD, 0.0), axis=2)
+
+
+def _blockwise(layer: Callable[[Array], Array], values_BLK: Array) -> Array:
+    """Apply a layer to blocks of positions, so that a row's length changes no bit of it.
+
+    A matrix product over all positions would be another program for each length, and XLA may add
+    up its terms in another order.
+    """
+    rows, length = values_BLK.shape[:2]
+    blocks = -(-length // BLOCK)
+    padding = [(0, 0)] * (values_BLK.ndim - 2)
+    padded_BLK = jnp.pad(values_BLK, [(0, 0), (0, blocks * BLOCK - length), *padding])
+    split = padded_BLK.reshape(rows, blocks, BLOCK, *values_BLK.shape[2:])
+    outputs = jax.lax.map(layer, jnp.swapaxes(split, 0, 1))
+    joined_BLK = jnp.swapaxes(outputs, 0, 1).reshape(rows, blocks * BLOCK, *outputs.shape[3:])
+    return joined_BLK[:, :length]
 
 
 def _table(rngs: nnx.Rngs, rows: int, width: int) -> nnx.Param[Array]:
@@ -205,10 +225,10 @@ def _lookup(table_VD: Float[Array, "V D"], ids: Int[Array, ...]) -> Float[Array,
 class BiLSTM(nnx.Module):
     """Layers of two LSTMs, one in each direction, whose outputs stand side by side."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, policy: Policy, *, rngs: nnx.Rngs) -> None:
         self.layers = nnx.List(
             [
-                nnx.List([LSTM(config.width, config.width // 2, dtype, rngs=rngs) for _ in "><"])
+                nnx.List([LSTM(config.width, config.width // 2, policy, rngs=rngs) for _ in "><"])
                 for _ in range(config.layers)
             ]
         )
@@ -218,7 +238,7 @@ class BiLSTM(nnx.Module):
     ) -> Float[Array, "B L D"]:
         for depth, (forward, backward) in enumerate(self.layers):
             if depth:
-                x_BLD = dropout(x_BLD)
+                x_BLD = dropout.at(depth)(x_BLD)
             x_BLD = jnp.concatenate(
                 [
                     forward(x_BLD, batch.segments_BL, reverse=False),
@@ -232,16 +252,14 @@ class BiLSTM(nnx.Module):
 class LSTM(nnx.Module):
     """One direction of Hochreiter and Schmidhuber (1997) with forget gates, order i, f, g, o."""
 
-    def __init__(self, width: int, hidden: int, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, width: int, hidden: int, policy: Policy, *, rngs: nnx.Rngs) -> None:
         self.hidden = hidden
-        self.inputs = nnx.Linear(
-            width, 4 * hidden, dtype=dtype, bias_init=_open_forget_gate, rngs=rngs
-        )
-        self.recurrent = nnx.Linear(
+        self.inputs = _linear(width, 4 * hidden, policy, bias_init=_open_forget_gate, rngs=rngs)
+        self.recurrent = _linear(
             hidden,
             4 * hidden,
+            policy,
             use_bias=False,
-            dtype=dtype,
             kernel_init=nnx.initializers.orthogonal(),
             rngs=rngs,
         )
@@ -256,7 +274,7 @@ class LSTM(nnx.Module):
         else:
             came_from_BL = jnp.concatenate([edge_B1, segments_BL[:, :-1]], axis=1)
         goes_on_BL = came_from_BL == segments_BL
-        gates_BLK = self.inputs(x_BLD).astype(jnp.float32)
+        gates_BLK = _blockwise(self.inputs, x_BLD).astype(jnp.float32)
 
         def cell(state, inputs):  # type: ignore[no-untyped-def]
             h_BK, c_BK = state
@@ -289,8 +307,8 @@ def _open_forget_gate(
 class Transformer(nnx.Module):
     """Pre-norm layers of self-attention and feed-forward (Vaswani et al. 2017)."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
-        self.layers = nnx.List([Layer(config, dtype, rngs=rngs) for _ in range(config.layers)])
+    def __init__(self, config: ModelConfig, policy: Policy, *, rngs: nnx.Rngs) -> None:
+        self.layers = nnx.List([Layer(config, policy, rngs=rngs) for _ in range(config.layers)])
         self.norm = _norm(config.width, rngs)
 
     def __call__(
@@ -301,18 +319,19 @@ class Transformer(nnx.Module):
         see_BLL = (segments_BL[:, :, None] == segments_BL[:, None, :]) & (
             segments_BL[:, None, :] > 0
         )
-        for layer in self.layers:
-            x_BLD = layer(x_BLD, see_BLL, dropout)
+        for depth, layer in enumerate(self.layers):
+            x_BLD = layer(x_BLD, see_BLL, dropout.at(depth))
         return self.norm(x_BLD)
 
 
 class Layer(nnx.Module):
     """Attention and feed-forward, each normalised before and added after."""
 
-    def __init__(self, config: ModelConfig, dtype: DTypeLike, *, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: ModelConfig, policy: Policy, *, rngs: nnx.Rngs) -> None:
         width = config.width
-        linear = functools.partial(nnx.Linear, dtype=dtype, rngs=rngs)
+        linear = functools.partial(_linear, policy=policy, rngs=rngs)
         self.heads = config.heads
+        self.precision = policy.matmul_precision
         self.norm_attention = _norm(width, rngs)
         self.query = linear(width, width)
         # No key bias: softmax cancels it, and Adam would turn the rounding noise into steps.
@@ -331,15 +350,37 @@ class Layer(nnx.Module):
             part(normed_BLD).reshape(*x_BLD.shape[:2], self.heads, -1)
             for part in (self.query, self.key, self.value)
         )
-        scores_BHLL = jnp.einsum("blhk,bmhk->bhlm", query_BLHK, key_BLHK).astype(jnp.float32)
+        scores_BHLL = jnp.einsum(
+            "blhk,bmhk->bhlm",
+            query_BLHK,
+            key_BLHK,
+            precision=self.precision,
+            preferred_element_type=jnp.float32,
+        )
         scores_BHLL = scores_BHLL / math.sqrt(query_BLHK.shape[-1])
         # A cell that sees nothing gets finite nonsense, which no token and no loss ever reads.
         scores_BHLL = jnp.where(see_BLL[:, None], scores_BHLL, -1e30)
         weights_BHLL = jax.nn.softmax(scores_BHLL, axis=-1).astype(value_BLHK.dtype)
-        mixed_BLHK = jnp.einsum("bhlm,bmhk->blhk", weights_BHLL, value_BLHK)
-        x_BLD = x_BLD + dropout(self.output(mixed_BLHK.reshape(x_BLD.shape)).astype(jnp.float32))
+        mixed_BLHK = jnp.einsum(
+            "bhlm,bmhk->blhk", weights_BHLL, value_BLHK, precision=self.precision
+        )
+        mixed_BLD = self.output(mixed_BLHK.reshape(x_BLD.shape))
+        x_BLD = x_BLD + dropout.at(0)(mixed_BLD.astype(jnp.float32))
         hidden_BLF = jax.nn.gelu(self.expand(self.norm_feed_forward(x_BLD)), approximate=False)
-        return x_BLD + dropout(self.contract(hidden_BLF).astype(jnp.float32))
+        return x_BLD + dropout.at(1)(self.contract(hidden_BLF).astype(jnp.float32))
+
+
+def _linear(
+    inputs: int, outputs: int, policy: Policy, *, rngs: nnx.Rngs, **options: Any
+) -> nnx.Linear:
+    return nnx.Linear(
+        inputs,
+        outputs,
+        dtype=policy.compute_dtype,
+        precision=policy.matmul_precision,
+        rngs=rngs,
+        **options,
+    )
 
 
 def _norm(width: int, rngs: nnx.Rngs) -> nnx.LayerNorm:

@@ -10,18 +10,16 @@ import optax
 from jaxtag.config import ConfigError, TrainConfig
 
 
-def build(config: TrainConfig, total_steps: int) -> optax.GradientTransformation:
-    """Chain clipping by global norm and AdamW under the learning-rate schedule.
+def build(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Chain clipping by global norm and AdamW under a learning-rate schedule.
 
-    ``total_steps`` are the optimizer steps of the whole training. Expects gradients already
+    Expects gradients already
     divided by the token count of the step.
     """
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     return optax.chain(
         *clip,
-        optax.adamw(
-            schedule(config, total_steps), weight_decay=config.weight_decay, mask=decay_mask
-        ),
+        optax.adamw(schedule, weight_decay=config.weight_decay, mask=decay_mask),
     )
 
 

@@ -94,16 +94,11 @@ def choose_shapes(
     if not distinct.size:
         raise PlanError("expected at least one sentence with a token, found none")
     bounds = distinct[_optimal_bounds(distinct, counts, min(shapes, distinct.size))]
-    return ShapePlan(
-        tuple(
-            Shape(int(length), row_multiple * max(1, batch_tokens // (row_multiple * int(length))))
-            for length in bounds
-        )
-    )
+    return ShapePlan(tuple(_shape(int(length), batch_tokens, row_multiple) for length in bounds))
 
 
 def _optimal_bounds(
-    distinct: Int[np.ndarray, " U"], counts: Int[np.ndarray, " U"], pieces: int
+    distinct: Int[np.ndarray, " distinct"], counts: Int[np.ndarray, " distinct"], pieces: int
 ) -> list[int]:
     """Indices of the lengths that end each of ``pieces`` groups with the fewest padded cells."""
     before = np.concatenate([[0], np.cumsum(counts)])
@@ -130,8 +125,50 @@ def _optimal_bounds(
     return ends[::-1]
 
 
+def extend_shapes(
+    shapes: ShapePlan,
+    lengths: Sequence[int] | Lengths,
+    *,
+    batch_tokens: int = 512,
+    row_multiple: int = 8,
+) -> ShapePlan:
+    """Add shapes for the sentences that are longer than all of ``shapes``, and only for those.
+
+    The added lengths are powers of two, so that one corpus after another meets few new shapes.
+
+    >>> plan = choose_shapes([5, 12, 40], shapes=2)
+    >>> [shape.length for shape in extend_shapes(plan, [3, 90, 100]).shapes]
+    [12, 40, 128]
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    longest = shapes.shapes[-1].length
+    powers = {1 << (int(length) - 1).bit_length() for length in lengths[lengths > longest]}
+    return ShapePlan(
+        shapes.shapes
+        + tuple(_shape(length, batch_tokens, row_multiple) for length in sorted(powers))
+    )
+
+
+def round_rows(shapes: ShapePlan, row_multiple: int) -> ShapePlan:
+    """Round the rows of every shape up to a multiple.
+
+    >>> round_rows(ShapePlan((Shape(length=10, rows=16),)), 6).shapes
+    (Shape(length=10, rows=18),)
+    """
+    return ShapePlan(
+        tuple(
+            Shape(shape.length, -(-shape.rows // row_multiple) * row_multiple)
+            for shape in shapes.shapes
+        )
+    )
+
+
+def _shape(length: int, batch_tokens: int, row_multiple: int) -> Shape:
+    return Shape(length, row_multiple * max(1, batch_tokens // (row_multiple * length)))
+
+
 def epoch_plan(
-    plan: ShapePlan,
+    shapes: ShapePlan,
     lengths: Sequence[int] | Lengths,
     *,
     seed: int = 0,
@@ -149,7 +186,7 @@ def epoch_plan(
     Raises ``PlanError`` where a sentence is longer than the longest shape.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
-    bounds = np.array([shape.length for shape in plan.shapes])
+    bounds = np.array([shape.length for shape in shapes.shapes])
     if lengths.size and lengths.max() > bounds[-1]:
         where = int(lengths.argmax())
         raise PlanError(
@@ -163,7 +200,7 @@ def epoch_plan(
     order = order[lengths[order] > 0]
     shape_of = np.searchsorted(bounds, lengths[order])
     batches = []
-    for index, shape in enumerate(plan.shapes):
+    for index, shape in enumerate(shapes.shapes):
         members = order[shape_of == index]
         for start in range(0, members.size, shape.rows):
             taken = members[start : start + shape.rows].astype(np.int32)

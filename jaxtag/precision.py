@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
@@ -43,6 +44,10 @@ class Policy:
                 return jnp.bfloat16
 
     @property
-    def parameter_dtype(self) -> DTypeLike:
-        """Dtype in which parameters and optimizer state are kept."""
-        return jnp.float32
+    def matmul_precision(self) -> jax.lax.Precision:
+        """What JAX is told of matrix products, or float32 ones would lose digits on GPU and TPU."""
+        match self.name:
+            case "float32":
+                return jax.lax.Precision.HIGHEST
+            case _:
+                return jax.lax.Precision.DEFAULT

@@ -21,6 +21,15 @@ class NotFiniteError(InputError):
     """A loss that is infinite or no number: training on would only spread it."""
 
 
+def require_finite(loss: float, where: str) -> None:
+    """Raise ``NotFiniteError`` where a loss is infinite or no number."""
+    if not math.isfinite(loss):
+        raise NotFiniteError(
+            f"{where}: expected a finite loss, found {loss}; lower --train.lr "
+            "or set --train.clip-norm"
+        )
+
+
 @dataclass(frozen=True)
 class Summary:
     """What the steps since the last summary did."""
@@ -48,24 +57,34 @@ class Summary:
 class Meter:
     """Gathers steps; sums stay on the device until a summary is asked for."""
 
-    sums: list[StepSums] = field(default_factory=list)
-    steps: int = 0
+    sums: list[list[StepSums]] = field(default_factory=list)
+    """Of each step the sums of its micro-batches."""
     cells: int = 0
     started: float = field(default_factory=time.perf_counter)
 
     def add(self, sums: list[StepSums], cells: int) -> None:
         """Count one optimizer step: the sums of its micro-batches and all their cells."""
-        self.sums.extend(sums)
-        self.steps += 1
+        self.sums.append(sums)
         self.cells += cells
 
+    @property
+    def steps(self) -> int:
+        """Steps since the last summary."""
+        return len(self.sums)
+
     def summary(self, step: int) -> Summary:
-        """Fetch the sums and start anew; ``NotFiniteError`` names the step where a loss is not."""
+        """Fetch the sums up to ``step`` and start anew.
+
+        ``NotFiniteError`` names the first step whose loss is not finite.
+        """
         fetched = jax.device_get(self.sums)
-        total = sum(np.float64(sums.loss.total) for sums in fetched)
-        count = sum(np.float64(sums.loss.count) for sums in fetched)
-        tokens = sum(int(sums.tokens.total) for sums in fetched)
-        correct = sum(int(sums.tokens.correct) for sums in fetched)
+        for back, sums in zip(range(len(fetched) - 1, -1, -1), fetched, strict=True):
+            require_finite(sum(float(part.loss.total) for part in sums), f"step {step - back:,}")
+        parts = [part for sums in fetched for part in sums]
+        total = sum(np.float64(part.loss.total) for part in parts)
+        count = sum(np.float64(part.loss.count) for part in parts)
+        tokens = sum(int(part.tokens.total) for part in parts)
+        correct = sum(int(part.tokens.correct) for part in parts)
         now = time.perf_counter()
         made = Summary(
             steps=self.steps,
@@ -75,12 +94,7 @@ class Meter:
             cells=self.cells,
             seconds=now - self.started,
         )
-        self.sums, self.steps, self.cells, self.started = [], 0, 0, now
-        if not math.isfinite(made.loss):
-            raise NotFiniteError(
-                f"step {step}: expected a finite loss, found {made.loss}; lower --train.lr "
-                "or set --train.clip-norm"
-            )
+        self.sums, self.cells, self.started = [], 0, now
         return made
 
     def restart_clock(self) -> None:
@@ -97,13 +111,15 @@ class ProgressLine:
         self._shown = -math.inf
         self._open = False
 
-    def show(self, text: str, *, always: bool = False) -> None:
-        """Show the line; ``always`` also where the last one was shown only just now."""
+    def show(self, text: str, *, passing: bool = False) -> None:
+        """Show the line; where it is ``passing``, on a terminal alone."""
+        if passing and not self._terminal:
+            return
         now = time.monotonic()
         if self._terminal:
             self._stream.write(f"\r\x1b[2K{text}")
             self._open = True
-        elif always or now - self._shown >= PLAIN_SECONDS:
+        elif now - self._shown >= PLAIN_SECONDS:
             self._stream.write(f"{text}\n")
             self._shown = now
         self._stream.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -19,7 +20,9 @@ import jaxtag
 from jaxtag import checkpoint
 from jaxtag.config import Config, InputError, from_dict, to_dict
 from jaxtag.corpus import Layout
-from jaxtag.encode import Encoder
+from jaxtag.encode import PARTS, Encoder
+from jaxtag.labels import SCHEMES
+from jaxtag.plan import Shape, ShapePlan
 
 MARKER = ".jaxtag-run"
 RECORD, LABELS, VOCABULARY = "run.json", "labels.json", "vocabulary.json"
@@ -41,6 +44,13 @@ def check(config: Config) -> None:
     A directory that is not empty needs ``--resume`` or ``--overwrite`` and jaxtag's marker.
     """
     path = config.run
+    try:
+        _check_place(path, config)
+    except (OSError, ValueError) as error:  # a name that cannot be one
+        raise RunError(f"{path}: expected a directory for the run, found {error}") from error
+
+
+def _check_place(path: Path | None, config: Config) -> None:
     if config.resume and config.overwrite:
         raise RunError("--resume and --overwrite exclude each other; give one of them")
     if path is None:
@@ -63,6 +73,13 @@ def check(config: Config) -> None:
             f"{path}: holds a run already; go on with --resume, replace it with --overwrite, "
             "or name another directory with --run"
         )
+    inputs = (config.data.train, config.data.dev, config.data.test, config.config)
+    for file in inputs:
+        if config.overwrite and file is not None and file.resolve().is_relative_to(path.resolve()):
+            raise RunError(
+                f"{file}: expected the run's input outside of {path}, which --overwrite empties; "
+                "move it, or name another directory with --run"
+            )
 
 
 def open_directory(config: Config, name: str) -> Path:
@@ -124,21 +141,32 @@ def write_record(path: Path, config: Config, layout: Layout, facts: Mapping[str,
     checkpoint.write_json(path / RECORD, record)
 
 
-def read_record(path: Path) -> tuple[Config, Layout]:
-    """The settings that a run was trained with, and how its training corpus was laid out."""
+def read_record(path: Path) -> tuple[Config, Layout, ShapePlan]:
+    """A run's settings, how its training corpus was laid out, and its batch shapes."""
     require(path)
     source = path / RECORD
-    record = checkpoint.read_json(source)
+    record = _table(source)
     try:
-        layout = Layout(**{**record["layout"], "keys": tuple(record["layout"]["keys"])})
-        settings = record["config"]
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{source}: expected config and layout, found no {error}") from error
-    return from_dict(Config, settings, source=f"{source}: "), layout
+        settings, layout, shapes = record["config"], record["layout"], record["shapes"]
+        known = Layout(**{**layout, "keys": tuple(layout["keys"])})
+        planned = ShapePlan(tuple(Shape(int(s["length"]), int(s["rows"])) for s in shapes))
+        lengths = [shape.length for shape in planned.shapes]
+        if not lengths or sorted(set(lengths)) != lengths or lengths[0] < 1:
+            raise ValueError("shapes whose lengths do not ascend from 1")
+        if min(shape.rows for shape in planned.shapes) < 1:
+            raise ValueError("a shape without rows")
+        if not isinstance(settings, dict) or type(known.token_column) is not int:
+            raise TypeError("config or layout of another type")
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(
+            f"{source}: expected the record of a run of jaxtag {jaxtag.__version__}, "
+            f"found another ({error}); restore it or train anew"
+        ) from error
+    return from_dict(Config, settings, source=f"{source}: "), known, planned
 
 
-def require_same_training(path: Path, config: Config) -> None:
-    """Raise ``RunError`` naming the first setting in which a resumed training differs."""
+def require_same_training(path: Path, config: Config, corpora: Mapping[str, Any]) -> None:
+    """Raise ``RunError`` naming the first setting or corpus in which a resumed training differs."""
     old, new = _flat(to_dict(read_record(path)[0])), _flat(to_dict(config))
     free = {"config", "run", "resume", "overwrite", "train.log-steps"}
     for name in sorted(old.keys() - free):
@@ -147,6 +175,12 @@ def require_same_training(path: Path, config: Config) -> None:
                 f"--resume: {name} was {old[name]!r} in {path}, found {new[name]!r}; "
                 "give the same settings, or start another run"
             )
+    record = checkpoint.read_json(path / RECORD)
+    if record.get("corpora") != corpora:
+        raise RunError(
+            f"--resume: the corpora are not those that {path} was trained on; "
+            "give the same files, or start another run"
+        )
 
 
 def _flat(settings: Mapping[str, Any], table: str = "") -> dict[str, Any]:
@@ -159,14 +193,20 @@ def _flat(settings: Mapping[str, Any], table: str = "") -> dict[str, Any]:
 
 def require(path: Path) -> None:
     """Raise ``RunError`` where a path is no run directory."""
-    if not path.is_dir():
-        raise RunError(f"{path}: expected a run directory, found {_kind(path)}")
+    try:
+        kind = "a directory" if path.is_dir() else "a file" if path.exists() else "nothing"
+    except (OSError, ValueError) as error:
+        kind = str(error)
+    if kind != "a directory":
+        raise RunError(
+            f"{path}: expected a run directory, found {kind}; "
+            "name the directory that training printed"
+        )
     if not (path / MARKER).is_file():
-        raise RunError(f"{path}: expected a run directory, found no {MARKER} in it")
-
-
-def _kind(path: Path) -> str:
-    return "a file" if path.exists() else "nothing"
+        raise RunError(
+            f"{path}: expected a run directory, found no {MARKER} in it; "
+            "name the directory that training printed"
+        )
 
 
 def write_encoder(path: Path, encoder: Encoder, scheme: str) -> None:
@@ -180,34 +220,56 @@ def write_encoder(path: Path, encoder: Encoder, scheme: str) -> None:
 
 def read_encoder(path: Path) -> tuple[Encoder, str]:
     """The encoder of a run and its tag scheme."""
-    labels = checkpoint.read_json(path / LABELS)
-    vocabulary = checkpoint.read_json(path / VOCABULARY)
-    try:
-        encoder = Encoder(
-            words=tuple(vocabulary["words"]),
-            labels=tuple(labels["labels"]),
-            kind=str(vocabulary["kind"]),
-            parts=tuple(vocabulary["parts"]),
+    labels = _table(path / LABELS)
+    vocabulary = _table(path / VOCABULARY)
+    encoder = Encoder(
+        words=_names(path / VOCABULARY, vocabulary, "words"),
+        labels=_names(path / LABELS, labels, "labels"),
+        kind=_choice(path / VOCABULARY, vocabulary, "kind", tuple(PARTS)),
+        parts=_names(path / VOCABULARY, vocabulary, "parts"),
+    )
+    if not encoder.labels:
+        raise RunError(f"{path / LABELS}: expected labels, found none; restore it or train anew")
+    return encoder, _choice(path / LABELS, labels, "scheme", SCHEMES)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    table = checkpoint.read_json(path)
+    if not isinstance(table, dict):
+        raise RunError(f"{path}: expected a JSON object, found another value; restore the file")
+    return table
+
+
+def _names(path: Path, table: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names = table.get(key)
+    strings = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not isinstance(names, list) or not strings or len(set(names)) != len(names):
+        raise RunError(f"{path}: {key}: expected a list of distinct strings; restore the file")
+    return tuple(names)
+
+
+def _choice(path: Path, table: Mapping[str, Any], key: str, known: Sequence[str]) -> str:
+    value = table.get(key)
+    if value not in known:
+        raise RunError(
+            f"{path}: {key}: expected one of {', '.join(known)}, found {value!r}; restore the file"
         )
-        return encoder, str(labels["scheme"])
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{path}: {LABELS} or {VOCABULARY} lacks {error}") from error
+    return str(value)
 
 
 class MetricsLog:
     """``metrics.jsonl``: one JSON object a line, each written out at once."""
 
     def __init__(self, path: Path, *, keep_lines: int = 0) -> None:
-        kept: Sequence[bytes] = (
-            path.read_bytes().splitlines(True)[:keep_lines] if keep_lines else []
-        )
-        self.lines = len(kept)
-        self._file = path.open("wb")
-        self._file.writelines(kept)
+        path.touch()
+        self._file = path.open("r+b")
+        self.lines = sum(1 for _ in itertools.islice(iter(self._file.readline, b""), keep_lines))
+        # Lines of steps after the checkpoint will be written anew.
+        self._file.truncate(self._file.tell())
 
     def write(self, **values: Any) -> None:
         """Append one line."""
-        self._file.write(json.dumps(values).encode() + b"\n")
+        self._file.write(json.dumps(values, allow_nan=False).encode() + b"\n")
         self._file.flush()
         self.lines += 1
 

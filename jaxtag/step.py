@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
@@ -48,13 +49,13 @@ class Recipe:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     seed: int = 0
-    class_weights_C: Float[Array, " C"] | None = None
+    class_weights_C: Float[np.ndarray, " C"] | None = None
     label_smoothing: float = 0.0
 
 
 def init_state(recipe: Recipe) -> TrainState:
     """Make parameters from the seed, and the optimizer state that belongs to them."""
-    params = recipe.model.init(jax.random.key(recipe.seed))
+    params = recipe.model.init(jax.random.fold_in(jax.random.key(recipe.seed), 0))
     return TrainState(params, recipe.optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
@@ -76,13 +77,17 @@ def gradient(
         loss = losses.masked_token_loss(
             logits_BLC,
             batch.labels_BL,
-            class_weights_C=recipe.class_weights_C,
+            class_weights_C=_weights(recipe),
             label_smoothing=recipe.label_smoothing,
         )
         sums = StepSums(loss, metrics.token_counts(logits_BLC, batch.labels_BL))
         return loss.total / jnp.where(step_count > 0, step_count, 1.0), sums
 
     return jax.grad(objective, has_aux=True)(params)
+
+
+def _weights(recipe: Recipe) -> Float[Array, " C"] | None:
+    return None if recipe.class_weights_C is None else jnp.asarray(recipe.class_weights_C)
 
 
 def apply_gradient(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxtag import checkpoint, corpus, plan, run, step
 from jaxtag import model as models
-from jaxtag.batch import make_batch, scatter_back
-from jaxtag.config import Config
+from jaxtag.config import Config, ReadConfig
 from jaxtag.corpus import Corpus, Layout
-from jaxtag.device import Devices, local_devices, prefetch
+from jaxtag.device import Devices, local_devices
 from jaxtag.encode import Encoded, Encoder, encode
-from jaxtag.evaluation import Evaluation, evaluate
+from jaxtag.evaluation import Evaluation, evaluate, run_program, tags_of
 from jaxtag.model import Model, Params
 from jaxtag.precision import Policy
 
@@ -32,31 +31,25 @@ class Tagger:
     """How the training corpus was laid out."""
     encoder: Encoder
     scheme: str
+    shapes: plan.ShapePlan
+    row_multiple: int
     model: Model
     params: Params
     devices: Devices
 
-    def read(self, path: Path, *, tagged: bool) -> Corpus:
-        """Read a corpus as the training corpus was read, its columns included."""
-        return corpus.read(path, self.config.data, tagged=tagged, like=self.layout)
+    def read(self, path: Path, options: ReadConfig, *, tagged: bool) -> Corpus:
+        """Read a corpus as the training corpus was read, but for what the options say."""
+        return corpus.read(path, options.over(self.config.data), tagged=tagged, like=self.layout)
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[list[str]]:
         """Give every token of every sentence one tag, in order, however long the sentence."""
         encoded = encode(sentences, None, self.encoder)
         if not encoded.offsets[-1]:
             return [[] for _ in sentences]
-        outputs = [
-            (placement, self._predict(self.params, batch))
-            for placement, batch in prefetch(
-                self._plan(encoded).batches,
-                lambda placement: (placement, self.devices.shard(make_batch(encoded, placement))),
-            )
-        ]
-        found = scatter_back(
-            [(placement, np.asarray(labels_BL)) for placement, labels_BL in outputs],
-            encoded.offsets,
+        outputs = run_program(
+            self._predict, self.params, encoded, self._plan(encoded), self.devices
         )
-        return [[self.encoder.labels[label] for label in row] for row in found]
+        return tags_of(outputs, encoded, self.encoder.labels)
 
     def score(
         self, sentences: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]
@@ -83,12 +76,11 @@ class Tagger:
         return step.eval_program(self.model, self.devices)
 
     def _plan(self, encoded: Encoded) -> plan.EpochPlan:
-        # Shapes come from these sentences, so that none is too long for them.
-        shapes = plan.choose_shapes(
+        shapes = plan.extend_shapes(
+            self.shapes,
             encoded.lengths,
-            shapes=self.config.data.shapes,
             batch_tokens=self.config.train.batch_tokens,
-            row_multiple=self.config.data.row_multiple,
+            row_multiple=self.row_multiple,
         )
         return plan.epoch_plan(shapes, encoded.lengths, shuffle=False)
 
@@ -109,10 +101,15 @@ def load(path: Path) -> Tagger:
 
     Raises ``InputError`` where it is no run, or a file of it is missing or does not fit.
     """
-    config, layout = run.read_record(path)
+    config, layout, shapes = run.read_record(path)
     encoder, scheme = run.read_encoder(path)
     model = build_model(config, encoder)
     template = jax.eval_shape(model.init, jax.random.key(0))
-    devices = local_devices(config.data.row_multiple)
     params = checkpoint.load_tree(path / run.MODEL, template)
-    return Tagger(config, layout, encoder, scheme, model, devices.replicate(params), devices)
+    # This machine may have another number of devices than the one that trained.
+    multiple = math.lcm(config.data.row_multiple, jax.local_device_count())
+    devices = local_devices(multiple)
+    shapes = plan.round_rows(shapes, multiple)
+    return Tagger(
+        config, layout, encoder, scheme, shapes, multiple, model, devices.replicate(params), devices
+    )

@@ -78,6 +78,28 @@ def quick_compiles() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _counted_compiles() -> Iterator[Counter[str]]:
+    compiles: Counter[str] = Counter()
+
+    def listen(event: str, _: float, **facts: str) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiles[facts["fun_name"]] += 1
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield compiles
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.fixture
+def compiles() -> Iterator[Counter[str]]:
+    """How often a test has compiled a program of each name so far."""
+    with _counted_compiles() as counted:
+        yield counted
+
+
 @dataclass(frozen=True)
 class Trained:
     """A finished tiny training."""
@@ -116,12 +138,6 @@ def trained(corpora, tmp_path_factory) -> Trained:
     argv = [f"--data.{split}={corpora / split}.conll" for split in ("train", "dev", "test")]
     argv += ["--model.width=8", "--data.shapes=2", "--train.batch-tokens=64"]
     argv += ["--train.epochs=3", "--train.log-steps=1"]
-    compiles: Counter[str] = Counter()
-
-    def listen(event: str, _: float, **facts: str) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiles[facts["fun_name"]] += 1
-
     programs = {}
 
     def recorded(name: str) -> Any:
@@ -133,14 +149,10 @@ def trained(corpora, tmp_path_factory) -> Trained:
 
         return record
 
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        with _quick_compiles(), pytest.MonkeyPatch.context() as patch:
-            for name in ("train_programs", "eval_program"):
-                patch.setattr(step, name, recorded(name))
-            train.main([*argv, f"--run={run}"])
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+    with _quick_compiles(), _counted_compiles() as compiles, pytest.MonkeyPatch.context() as patch:
+        for name in ("train_programs", "eval_program"):
+            patch.setattr(step, name, recorded(name))
+        train.main([*argv, f"--run={run}"])
     return Trained(run, argv, compiles, programs)
 
 

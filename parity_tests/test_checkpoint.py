@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ import safetensors.numpy
 
 from jaxtag import checkpoint
 from jaxtag.checkpoint import CheckpointError
+from jaxtag.config import InputError
+from jaxtag.files import FileError
 from jaxtag.step import TrainState
 
 
@@ -69,7 +72,7 @@ class TestTree:
         assert message in refused(tmp_path / "model", template)
 
     def test_a_missing_file_is_named(self, tmp_path):
-        assert "not readable" in refused(tmp_path / "none", {})
+        assert "expected a finished epoch's model, found none" in refused(tmp_path / "none", {})
 
     @pytest.mark.parametrize("content", [b"", b"{}", b"\xff" * 100])
     def test_a_file_that_is_no_safetensors_is_named(self, content, tmp_path):
@@ -92,10 +95,27 @@ class TestWriting:
         path = tmp_path / "a.json"
         checkpoint.write_json(path, "old")
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(CheckpointError, match=f"^{path}: not written: No space left on device"):
+        message = f"^{path}: expected a file that can be written, found 'No space left on device'"
+        with pytest.raises(FileError, match=message):
             checkpoint.write_json(path, "new")
         assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
         assert checkpoint.read_json(path) == "old"
+
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_what_json_has_no_number_for_is_refused_and_the_old_content_stays(
+        self, value, tmp_path
+    ):
+        path = tmp_path / "a.json"
+        checkpoint.write_json(path, "old")
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            checkpoint.write_json(path, {"loss": [value]})
+        assert checkpoint.read_json(path) == "old"
+
+    def test_a_link_is_followed_and_stays_a_link(self, tmp_path):
+        (tmp_path / "link").symlink_to(tmp_path / "a.json")
+        checkpoint.write_json(tmp_path / "link", "new")
+        assert (tmp_path / "link").is_symlink()
+        assert checkpoint.read_json(tmp_path / "a.json") == "new"
 
     def test_json_comes_back(self, tmp_path):
         value = {"a": [1, 0.1, None, True], "ü": "\u2028"}
@@ -104,7 +124,11 @@ class TestWriting:
 
     @pytest.mark.parametrize(
         ("content", "message"),
-        [(None, "not readable: No such file"), (b"{", "expected JSON"), (b"\xff", "expected JSON")],
+        [
+            (None, "expected a file of the run, found No such file"),
+            (b"{", "expected JSON"),
+            (b"\xff", "expected JSON"),
+        ],
     )
     def test_a_file_that_is_no_json_is_named(self, content, message, tmp_path):
         path = tmp_path / "a.json"
@@ -121,43 +145,72 @@ class TestCheckpoint:
 
     def test_state_and_position_come_back(self, tmp_path):
         position = {"step": 7, "best_score": 0.1, "best_dev": None}
-        checkpoint.save(tmp_path, "epoch-0001", state_of(), position)
+        checkpoint.save(tmp_path, 1, state_of(), position)
         state, found = checkpoint.load_newest(tmp_path, state_of(0.0))
         assert found == position
         np.testing.assert_array_equal(state.params["head"]["kernel"][0, 0], np.float32(0.1))
 
     def test_a_newer_checkpoint_replaces_the_older(self, tmp_path):
-        checkpoint.save(tmp_path, "epoch-0001", state_of(1.0), {"step": 1})
-        checkpoint.save(tmp_path, "epoch-0002", state_of(2.0), {"step": 2})
-        assert [entry.name for entry in tmp_path.iterdir()] == ["epoch-0002"]
+        checkpoint.save(tmp_path, 1, state_of(1.0), {"step": 1})
+        checkpoint.save(tmp_path, 2, state_of(2.0), {"step": 2})
+        assert [entry.name for entry in tmp_path.iterdir()] == ["000002"]
         state, _ = checkpoint.load_newest(tmp_path, state_of())
         assert state.params["head"]["kernel"][0, 0] == 2.0
 
     def test_a_checkpoint_is_safetensors_and_json(self, tmp_path):
-        checkpoint.save(tmp_path, "epoch-0001", state_of(), {"step": 1})
-        names = {entry.name for entry in (tmp_path / "epoch-0001").iterdir()}
+        checkpoint.save(tmp_path, 1, state_of(), {"step": 1})
+        names = {entry.name for entry in (tmp_path / "000001").iterdir()}
         assert names == {"state.safetensors", "position.json", "manifest.json"}
+
+    def test_checkpoints_are_numbered_in_six_digits_and_more_where_they_need_them(self, tmp_path):
+        for number, name in ((3, "000003"), (1_000_000, "1000000")):
+            checkpoint.save(tmp_path, number, state_of(), {"step": number})
+            assert [entry.name for entry in tmp_path.iterdir()] == [name]
+            assert checkpoint.load_newest(tmp_path, state_of())[1] == {"step": number}
+
+    def test_a_checkpoint_whose_removal_was_interrupted_is_none(self, tmp_path):
+        checkpoint.save(tmp_path / "a", 1, state_of(), {"step": 1})
+        (tmp_path / "a" / "000001" / "manifest.json").unlink()
+        assert checkpoint.load_newest(tmp_path / "a", state_of()) is None
+        checkpoint.save(tmp_path / "a", 2, state_of(), {"step": 2})
+        assert checkpoint.load_newest(tmp_path / "a", state_of())[1] == {"step": 2}
+
+    def test_of_a_checkpoint_that_is_removed_the_manifest_goes_first(self, tmp_path, monkeypatch):
+        checkpoint.save(tmp_path, 1, state_of(), {"step": 1})
+        monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed just before it
+        checkpoint.save(tmp_path, 2, state_of(), {"step": 2})
+        left = {entry.name for entry in (tmp_path / "000001").iterdir()}
+        assert left == {"state.safetensors", "position.json"}
+
+    @pytest.mark.parametrize("name", ["state.safetensors", "position.json", "manifest.json"])
+    def test_an_older_damaged_checkpoint_does_not_hinder_the_newest(self, name, tmp_path):
+        for number, directory in ((1, "a"), (2, "b")):
+            checkpoint.save(tmp_path / directory, number, state_of(), {"step": number})
+        older = tmp_path / "b" / "000001"
+        (tmp_path / "a" / "000001").rename(older)
+        (older / name).write_bytes(b"damaged")
+        assert checkpoint.load_newest(tmp_path / "b", state_of())[1] == {"step": 2}
 
     def test_of_two_that_an_interruption_left_the_later_one_is_loaded(self, tmp_path):
         for step, directory in ((9999, "a"), (10_000, "b")):
-            checkpoint.save(tmp_path / directory, f"epoch-{step:04}", state_of(), {"step": step})
-        (tmp_path / "a" / "epoch-9999").rename(tmp_path / "b" / "epoch-9999")
+            checkpoint.save(tmp_path / directory, step, state_of(), {"step": step})
+        (tmp_path / "a" / "009999").rename(tmp_path / "b" / "009999")
         assert checkpoint.load_newest(tmp_path / "b", state_of())[1] == {"step": 10_000}
 
     def test_what_an_interrupted_save_left_does_no_harm(self, tmp_path):
-        checkpoint.save(tmp_path, "epoch-0001", state_of(1.0), {"step": 1})
-        leftover = tmp_path / ".epoch-0002.tmp"
+        checkpoint.save(tmp_path, 1, state_of(1.0), {"step": 1})
+        leftover = tmp_path / ".000002.tmp"
         leftover.mkdir()
         (leftover / "state.safetensors").write_bytes(b"half")
         assert checkpoint.load_newest(tmp_path, state_of())[1] == {"step": 1}
-        checkpoint.save(tmp_path, "epoch-0002", state_of(2.0), {"step": 2})
+        checkpoint.save(tmp_path, 2, state_of(2.0), {"step": 2})
         assert checkpoint.load_newest(tmp_path, state_of())[1] == {"step": 2}
-        assert [entry.name for entry in tmp_path.iterdir()] == ["epoch-0002"]
+        assert [entry.name for entry in tmp_path.iterdir()] == ["000002"]
 
     def test_a_whole_save_that_was_not_renamed_does_no_harm(self, tmp_path):
-        checkpoint.save(tmp_path, "epoch-0002", state_of(2.0), {"step": 2})
-        (tmp_path / "epoch-0002").rename(tmp_path / ".epoch-0002.tmp")
-        checkpoint.save(tmp_path, "epoch-0002", state_of(2.0), {"step": 2})
+        checkpoint.save(tmp_path, 2, state_of(2.0), {"step": 2})
+        (tmp_path / "000002").rename(tmp_path / ".000002.tmp")
+        checkpoint.save(tmp_path, 2, state_of(2.0), {"step": 2})
         assert checkpoint.load_newest(tmp_path, state_of())[1] == {"step": 2}
 
     def test_a_save_without_room_is_an_error_and_leaves_the_older_checkpoint(
@@ -166,17 +219,17 @@ class TestCheckpoint:
         def full(_: int) -> None:
             raise OSError(28, "No space left on device")
 
-        checkpoint.save(tmp_path, "epoch-0001", state_of(), {"step": 1})
+        checkpoint.save(tmp_path, 1, state_of(), {"step": 1})
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
-            with pytest.raises(CheckpointError, match="No space left on device"):
-                checkpoint.save(tmp_path, "epoch-0002", state_of(), {"step": 2})
+            with pytest.raises(InputError, match="No space left on device"):
+                checkpoint.save(tmp_path, 2, state_of(), {"step": 2})
         assert checkpoint.load_newest(tmp_path, state_of())[1] == {"step": 1}
 
     @pytest.mark.parametrize("name", ["state.safetensors", "position.json", "manifest.json"])
     def test_any_flipped_bit_is_found(self, name, tmp_path):
-        checkpoint.save(tmp_path, "epoch-0001", {"a": np.ones(2)}, {"step": 1, "seconds": 0.5})
-        path = tmp_path / "epoch-0001" / name
+        checkpoint.save(tmp_path, 1, {"a": np.ones(2)}, {"step": 1, "seconds": 0.5})
+        path = tmp_path / "000001" / name
         whole = path.read_bytes()
         for place in range(len(whole)):
             damaged = bytearray(whole)
@@ -186,13 +239,13 @@ class TestCheckpoint:
                 checkpoint.load_newest(tmp_path, {"a": np.ones(2)})
 
     def test_a_file_that_the_manifest_names_but_that_is_gone_is_found(self, tmp_path):
-        checkpoint.save(tmp_path, "epoch-0001", state_of(), {"step": 1})
-        (tmp_path / "epoch-0001" / "state.safetensors").unlink()
+        checkpoint.save(tmp_path, 1, state_of(), {"step": 1})
+        (tmp_path / "000001" / "state.safetensors").unlink()
         with pytest.raises(CheckpointError, match=r"state\.safetensors: damaged.* remove "):
             checkpoint.load_newest(tmp_path, state_of())
 
     def test_the_manifest_has_size_and_checksum_of_each_file(self, tmp_path):
-        checkpoint.save(tmp_path, "epoch-0001", state_of(), {"step": 1})
-        manifest = json.loads((tmp_path / "epoch-0001" / "manifest.json").read_bytes())
+        checkpoint.save(tmp_path, 1, state_of(), {"step": 1})
+        manifest = json.loads((tmp_path / "000001" / "manifest.json").read_bytes())
         assert manifest["position.json"]["size"] == len(b'{\n "step": 1\n}\n')
         assert manifest.keys() == {"state.safetensors", "position.json"}

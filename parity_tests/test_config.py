@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jaxtag import config, evaluate, predict, train
-from jaxtag.config import Config, ConfigError, DataConfig, ModelConfig, TrainConfig
+from jaxtag.config import Config, ConfigError, DataConfig, ModelConfig, ReadConfig, TrainConfig
 
 
 def flag_names(config_class: type, table: str = "") -> list[str]:
@@ -56,7 +57,9 @@ class TestFlags:
             train.main(["--help"])
         assert exit_.value.code == 0
         shown = capsys.readouterr().out
-        assert [name for name in flag_names(Config) if f" {name} " not in shown] == []
+        assert [
+            name for name in flag_names(Config) if not re.search(rf" {re.escape(name)}[ ,]", shown)
+        ] == []
 
     def test_help_and_a_wrong_flag_import_neither_jax_nor_numpy(self):
         program = (
@@ -147,7 +150,7 @@ class TestToml:
             ('[data]\nlabels = "O"', r"data\.labels: expected a list of strings, found 'O'"),
             ("[data]\nlabels = [0]", r"data\.labels: expected a list of strings, found \[0\]"),
             ('[model]\nkind = "lstm"', r"model\.kind: found 'lstm'; perhaps bilstm\?"),
-            ("[train", r"not TOML: "),
+            ("[train", r"expected TOML, found "),
         ],
     )
     def test_a_mistake_names_the_file_the_setting_and_what_it_should_be(self, text, message, toml):
@@ -155,16 +158,46 @@ class TestToml:
         with pytest.raises(ConfigError, match=f"^{path}: {message}"):
             config.load_toml(Config, path)
 
+    def test_a_setting_that_a_file_has_under_both_spellings_is_named(self, toml):
+        path = toml("[train]\nmax-steps = 1\nmax_steps = 2\n")
+        with pytest.raises(ConfigError, match=f"^{path}: train.max-steps: found twice"):
+            config.load_toml(Config, path)
+
+    def test_a_whole_number_too_large_for_a_float_is_an_error(self, toml):
+        path = toml(f"[train]\nlr = {10**400}\n")
+        with pytest.raises(ConfigError, match=rf"^{path}: train\.lr: expected a number"):
+            config.load_toml(Config, path)
+
+    @pytest.mark.parametrize("argv", [["--config", ""], ["--config="]])
+    def test_an_empty_name_of_a_file_is_an_error(self, argv):
+        with pytest.raises(ConfigError, match=r"^--config: expected a TOML file"):
+            config.parse(Config, argv, prog="train")
+
     def test_a_file_that_is_not_utf8_is_named(self, tmp_path):
         path = tmp_path / "a.toml"
         path.write_bytes(b'run = "\xff"')
-        with pytest.raises(ConfigError, match=f"^{path}: expected a readable TOML file"):
+        with pytest.raises(ConfigError, match=f"^{path}: expected TOML, found .*0xff"):
             config.load_toml(Config, path)
 
     def test_a_file_that_is_missing_is_named(self, tmp_path):
         path = tmp_path / "none.toml"
-        with pytest.raises(ConfigError, match=f"^{path}: expected a readable TOML file"):
+        with pytest.raises(ConfigError, match=f"^{path}: expected a TOML file, found No such file"):
             config.parse(Config, ["--config", str(path)], prog="train")
+
+
+class TestRead:
+    def test_what_is_not_given_stays_as_the_training_had_it(self):
+        trained = DataConfig(train=Path("a"), encoding="latin-1", tag_column="3", labels=("O",))
+        assert ReadConfig().over(trained) == trained
+        given = ReadConfig(format="conllu", tag_column="upos")
+        expected = dataclasses.replace(trained, format="conllu", tag_column="upos")
+        assert given.over(trained) == expected
+
+    @pytest.mark.parametrize("command", [evaluate.EvaluateConfig, predict.PredictConfig])
+    def test_evaluating_and_predicting_take_the_flags_of_reading(self, command):
+        argv = ["run", "file", "--data.format", "conll", "--data.tag-column=3"]
+        parsed = config.parse(command, argv, prog="evaluate")
+        assert parsed.data == ReadConfig(format="conll", tag_column="3")
 
 
 class TestDict:
@@ -205,7 +238,6 @@ class TestRanges:
             ("--train.epochs", "0"),
             ("--train.max-steps", "-1"),
             ("--train.seed", "-1"),
-            ("--train.seed", str(2**32)),  # jax would take it for 0
             ("--train.lr", "-0.1"),
             ("--train.lr", "inf"),
             ("--train.lr", "nan"),
@@ -215,11 +247,33 @@ class TestRanges:
             ("--train.clip-norm", "-1"),
             ("--train.label-smoothing", "1.01"),
             ("--train.log-steps", "0"),
+            ("--train.lr", "1e+39"),  # infinite in float32
         ],
     )
     def test_a_value_out_of_range_is_an_error_naming_the_flag(self, flag, value):
-        with pytest.raises(ConfigError, match=f"^{flag[2:]}: expected .* found {value}"):
+        with pytest.raises(ConfigError, match=f"^{flag[2:]}: expected .* found {re.escape(value)}"):
             config.parse(Config, [flag, value], prog="train")
+
+    @pytest.mark.parametrize(
+        ("flag", "highest"),
+        [
+            ("--train.seed", 2**32 - 1),  # of more, jax would take the last 32 bits
+            ("--train.epochs", 2**31 - 1),
+            ("--train.batch-tokens", 2**26),
+            ("--data.row-multiple", 2**16),
+            ("--model.width", 2**16),
+        ],
+    )
+    def test_a_number_that_is_too_large_is_an_error_naming_the_limit(self, flag, highest):
+        config.parse(Config, [flag, str(highest)], prog="train")
+        message = f"^{flag[2:]}: expected .* to {highest:,}, found {highest + 1:,}"
+        with pytest.raises(ConfigError, match=message):
+            config.parse(Config, [flag, str(highest + 1)], prog="train")
+
+    def test_a_value_out_of_range_in_a_file_is_an_error_naming_the_file(self, toml):
+        path = toml("[train]\nepochs = 0\n")
+        with pytest.raises(ConfigError, match=rf"^{path}: train\.epochs: expected .* found 0$"):
+            config.load_toml(Config, path)
 
     @pytest.mark.parametrize(
         ("flag", "value"),
@@ -248,12 +302,20 @@ class TestRunCommand:
         assert self.run(monkeypatch, main) == 2
         assert capsys.readouterr() == ("", "error: what is wrong; what to do\n")
 
+    def test_a_system_that_refuses_is_one_line_and_exit_status_2(self):
+        program = "from jaxtag import config\nconfig.run_command(lambda argv: print('a' * 99))\n"
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True
+            )
+        assert (done.returncode, done.stderr) == (2, "error: output: No space left on device\n")
+
     def test_an_interrupt_is_exit_status_130_without_a_traceback(self, monkeypatch, capsys):
         def main(argv):
             raise KeyboardInterrupt
 
         assert self.run(monkeypatch, main) == 130
-        assert capsys.readouterr() == ("", "")
+        assert capsys.readouterr() == ("", "interrupted\n")
 
     def test_a_reader_that_leaves_ends_the_command_without_a_traceback(self):
         program = (

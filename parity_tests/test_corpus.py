@@ -8,6 +8,7 @@ import json
 import os
 import re
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from jaxtag import corpus, labels
 from jaxtag.config import DataConfig
 from jaxtag.corpus import CorpusError
+from jaxtag.files import FileError
 
 # File, sentences, tokens, entities (None: parts of speech), token and tag column from 0.
 CORPORA = [
@@ -138,8 +140,20 @@ def test_two_tab_columns_are_token_and_tag(write):
 
 
 def test_a_lone_tab_ends_a_sentence(write):
-    read = corpus.read(write("a\tO\n\t\nb\tB-X\n  \nc\tO\n\u3000\nd\tO\n"))
+    read = corpus.read(write("a\tO\n\t\nb\tB-X\n  \nc\tO\n\r\n\nd\tO\n"))
     assert tokens(read) == [["a"], ["b"], ["c"], ["d"]]
+
+
+@pytest.mark.parametrize("strange", ["\u3000", "\x1c", "\xa0", "\x85", "\u2028", "\x0c"])
+def test_a_line_of_other_white_space_is_a_token_line(write, strange):
+    read = corpus.read(write(f"a\n{strange}\n\nb\n"), tagged=False)
+    assert tokens(read) == [["a", strange], ["b"]]
+    assert ":2: " in refused(write(f"a\tO\n{strange}\nb\tB-X\n"))
+    assert ":2: " in refused(write(f"a O\n{strange}\nb B-X\n"))
+    assert ":2: " in refused(write(conllu_line("1", "a", "X") + f"{strange}\n", "a.conllu"))
+    assert ":2: " in refused(write(f'{{"tokens": ["a"], "tags": ["O"]}}\n{strange}\n', "a.jsonl"))
+    assert ":1: " in refused(write(f"{strange}\n" + CONLLU))
+    assert ":1: " in refused(write(f'{strange}\n{{"tokens": ["a"]}}\n', "a.jsonl"))
 
 
 def test_a_file_without_blank_lines_is_one_sentence(write):
@@ -329,7 +343,47 @@ def test_an_empty_tag_is_refused(write):
 def test_a_file_that_is_not_there_or_not_a_file_is_refused(tmp_path):
     assert "no such file" in refused(tmp_path / "none")
     assert "a directory" in refused(tmp_path)
-    refused(tmp_path / ("x" * 300))
+    assert "too long" in refused(tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "a\n" + "x" * 5_000])
+def test_a_path_that_can_be_none_is_refused_in_one_line(path):
+    with pytest.raises(
+        CorpusError, match=r"expected a readable file, found .+; check the path"
+    ) as e:
+        corpus.read(path)
+    assert str(e.value).isprintable()
+
+
+def test_a_pipe_is_read_once(write, tmp_path):
+    like = corpus.read(write(CONLL2003)).layout
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for tagged in (True, False):
+        writer = threading.Thread(target=pipe.write_text, args=(CONLL2003,))
+        writer.start()
+        read = corpus.read(pipe, tagged=tagged, like=like)
+        writer.join()
+        assert pairs(read) == pairs(corpus.read(write(CONLL2003)))
+
+
+def test_a_file_like_another_has_the_columns_of_that_one(write):
+    like = corpus.read(write("a B-X x\nb O y\n"), DataConfig(tag_column="2")).layout
+    path = write("c B-X B-Y\nd O O\n", "b.txt")
+    assert corpus.read(path).layout.tag_column == 2
+    for tagged in (True, False):
+        assert pairs(corpus.read(path, tagged=tagged, like=like)) == [[("c", "B-X"), ("d", "O")]]
+        given = corpus.read(path, DataConfig(tag_column="3"), tagged=tagged, like=like)
+        assert pairs(given) == [[("c", "B-Y"), ("d", "O")]]
+        longer = corpus.read(write("c B-X x B-Y\n", "c.txt"), tagged=tagged, like=like)
+        assert pairs(longer) == [[("c", "B-X")]]  # as with predictions in a new last column
+        shorter = corpus.read(write("B-Y c\n", "e.txt"), tagged=tagged, like=like)
+        assert pairs(shorter) == [[("c", "B-Y")]]
+    message = "only 1 column"
+    with pytest.raises(CorpusError, match=message):
+        corpus.read(write("c B-X\nd\ne O\n", "d.txt"), like=corpus.read(write("a B-X\n")).layout)
+    xpos = corpus.read(write(CONLLU, "a.conllu"), DataConfig(tag_column="xpos")).layout
+    assert set(corpus.read(write(CONLLU, "b.conllu"), like=xpos).sentences[0].tags) == {"XX"}
 
 
 def test_a_file_that_may_not_be_read_is_refused(write, monkeypatch):
@@ -382,6 +436,39 @@ def test_a_wide_unicode_file_is_named_and_read_and_written_when_the_codec_is_giv
     assert tokens(read) == [["\xe9", "b"]]
     corpus.write_predictions(read, predictions(read), tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == "\xe9\tB-X\tB-X\nb\tO\tB-X\n".encode(codec)
+
+
+@pytest.mark.parametrize(
+    ("codec", "token"),
+    [
+        ("cp932", b"\x87\x90"),
+        ("utf-7", b"+AGE-"),
+        ("big5", b"\xa2\xcc"),
+        ("iso2022_jp", b"\x1b$B0!\x1b(J\x1b(B"),
+        ("hz", b"~{<:~}~{<:~}"),
+        ("unicode_escape", b"\\x41"),
+        ("raw_unicode_escape", b"\\u0041"),
+    ],
+)
+def test_bytes_that_would_not_be_written_back_are_refused(write, codec, token):
+    message = refused(write(b"a\tO\n" + token + b"\tB-X\n"), DataConfig(encoding=codec))
+    assert "expected text that can be written back unchanged as" in message
+    assert message.endswith("; convert the file to utf-8")
+    assert (
+        codec != "cp932"
+        or r":2: expected text that can be written back unchanged as cp932, " in (message)
+    )
+    with pytest.raises(CorpusError, match="written back unchanged"):
+        corpus.read_text_lines(io.BytesIO(b"a\n" + token), codec)
+
+
+@pytest.mark.parametrize("codec", ["cp932", "shift_jis", "iso2022_jp", "gb18030", "big5", "hz"])
+def test_a_codec_of_many_bytes_is_read_and_written_back(write, tmp_path, codec):
+    text = "\u5c71\tB-X\nb\tO\n"
+    read = corpus.read(write(text.encode(codec)), DataConfig(encoding=codec))
+    corpus.write_predictions(read, predictions(read), tmp_path / "out")
+    written = (tmp_path / "out").read_bytes()
+    assert written == "\u5c71\tB-X\tB-X\nb\tO\tB-X\n".encode(codec)
 
 
 @pytest.mark.parametrize("codec", ["utf-9", "base64", "nonsense-codec"])
@@ -445,11 +532,31 @@ def test_text_lines_split_on_spaces_and_tabs_alone():
     assert all(s.tags is None for s in read)
 
 
-def test_text_lines_come_one_by_one_and_are_decoded_strictly():
-    stream = corpus.read_text_lines(iter([b"a b\n", b"caf\xe9\n"]))
-    assert next(stream).tokens == ("a", "b")
+def test_text_lines_are_decoded_strictly_and_whole():
     with pytest.raises(CorpusError, match=r"<stdin>:2: .*0xe9"):
-        next(stream)
+        corpus.read_text_lines(io.BytesIO(b"a b\ncaf\xe9\n"))
+    with pytest.raises(CorpusError, match=r"--data\.encoding utf-16"):
+        corpus.read_text_lines(io.BytesIO("a".encode("utf-16")))
+    assert corpus.read_text_lines(io.BytesIO(b"")) == ()
+    closed = io.BytesIO()
+    closed.close()
+    with pytest.raises(CorpusError, match="<stdin>: expected readable text, found "):
+        corpus.read_text_lines(closed)
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32", "cp932"])
+def test_text_lines_are_written_in_the_encoding_that_they_came_in(tmp_path, codec):
+    # U+0A0A and U+0D0A hold the byte of a line feed.
+    token = "\u5c71" if codec == "cp932" else "\u0a0a\u0d0a"
+    stream = io.BytesIO(f"{token} b\r\n\nc\n".encode(codec))
+    read = corpus.read_text_lines(stream, codec)
+    assert [s.tokens for s in read] == [(token, "b"), (), ("c",)]
+    pairs = [(s.tokens, ["O"] * len(s.tokens)) for s in read]
+    corpus.write(corpus.conll_corpus(pairs, encoding=codec), tmp_path / "out")
+    expected = f"{token}\tO\nb\tO\n\n\nc\tO\n\n"
+    assert (tmp_path / "out").read_bytes() == expected.encode(codec)
+    with pytest.raises(CorpusError, match="utf-9"):
+        corpus.conll_corpus(pairs, encoding="utf-9")
 
 
 @pytest.mark.parametrize("name", ["a.conllu", "a.txt", "a.conllu.gz"])
@@ -552,6 +659,18 @@ def test_a_wrong_json_line_is_refused_with_its_line(write, row, said):
     assert len(message) < 600
 
 
+@pytest.mark.parametrize("tags", ["null", "[null]", "[null, null]", "[]"])
+def test_null_tags_are_none_where_tags_are_not_needed(write, tags):
+    path = write(
+        f'{{"tokens": ["a", "b"], "tags": {tags}}}\n{{"tokens": ["c"], "tags": ["O"]}}\n',
+        "a.jsonl",
+    )
+    assert ":1: " in refused(path)
+    assert [s.tags for s in corpus.read(path, tagged=False).sentences] == [None, ("O",)]
+    message = refused(write('{"tokens": ["a", "b"], "tags": [null, "O"]}', "b.jsonl"), tagged=False)
+    assert "'null' as tag 1" in message
+
+
 def test_a_pretty_printed_array_is_refused(write):
     text = json.dumps([{"tokens": ["a"], "tags": ["O"]}], indent=1)
     assert "array" in refused(write(text, "a.json"))
@@ -609,6 +728,12 @@ def test_the_encoding_stays_and_a_tag_that_it_lacks_is_refused(write, tmp_path):
     assert json.loads((tmp_path / "b").read_text("latin-1"))["pred_tags"] == ["\u0416"]
 
 
+def test_a_codec_that_cannot_say_where_it_failed_is_refused_in_one_line(write, tmp_path):
+    read = corpus.read(write("a\tB-X\n"), DataConfig(encoding="idna"))
+    with pytest.raises(CorpusError, match=r"expected idna text, found .encoding with"):
+        corpus.write_predictions(read, [["O" * 80]], tmp_path / "out")
+
+
 @pytest.mark.parametrize("tag", ["a b", "", "a\nb"])
 def test_a_tag_that_would_break_the_columns_is_refused(write, tmp_path, tag):
     read = corpus.read(write("a O\nb I-X\n"))
@@ -644,7 +769,7 @@ def test_an_output_is_written_whole_or_not_at_all(write, tmp_path, monkeypatch):
     out = tmp_path / "out"
     out.write_text("old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "full")))
-    with pytest.raises(CorpusError, match="full"):
+    with pytest.raises(FileError, match="full"):
         corpus.write_predictions(read, [["O"]], out)
     assert out.read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "out"]
@@ -652,9 +777,52 @@ def test_an_output_is_written_whole_or_not_at_all(write, tmp_path, monkeypatch):
 
 def test_an_output_that_cannot_be_is_refused(write, tmp_path):
     read = corpus.read(write("a\tB-X\n"))
-    for path in (tmp_path, tmp_path / "none" / "out", tmp_path / "a.txt" / "out"):
-        with pytest.raises(CorpusError, match="expected a file that can be written"):
+    names = ["", "none/out", "a.txt/out", "\0", "none\0/out", "\ud800", "x" * 300, "none\n/out"]
+    for path in (*(tmp_path / name for name in names), "/", ""):
+        with pytest.raises(FileError, match=": expected a file that can be written, found ") as e:
             corpus.write_predictions(read, [["O"]], path)
+        assert str(e.value).isprintable()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_failing_clean_up_hides_no_error(write, tmp_path, monkeypatch):
+    read = corpus.read(write("a\tB-X\n"))
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises(FileError, match="found 'full'"):
+        corpus.write_predictions(read, [["O"]], tmp_path / "out")
+
+
+def test_an_output_name_may_be_as_long_as_the_system_allows(write, tmp_path):
+    read = corpus.read(write("a\tB-X\n"))
+    for name in ("\xe9" * 125, "\u5c71" * 85, "x" * 255):
+        corpus.write_predictions(read, [["O"]], tmp_path / name)
+        assert (tmp_path / name).read_text() == "a\tB-X\tO\n"
+
+
+def test_a_pipe_is_written_to(write, tmp_path):
+    read = corpus.read(write("a\tB-X\n"))
+    os.mkfifo(tmp_path / "pipe")
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    corpus.write_predictions(read, [["O"]], tmp_path / "pipe")
+    reader.join()
+    assert got == [b"a\tB-X\tO\n"]
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_pipe_that_has_a_number_alone_is_written_to(write):
+    read = corpus.read(write("a\tB-X\n"))
+    get, put = os.pipe()
+    with open(get, "rb") as reader:
+        with open(put, "wb"):
+            corpus.write_predictions(read, [["O"]], f"/dev/fd/{put}")
+        assert reader.read() == b"a\tB-X\tO\n"
 
 
 def test_a_device_is_written_to_and_a_link_is_followed(write, tmp_path):
@@ -682,7 +850,7 @@ def test_a_corpus_made_in_memory_is_written_and_read_back(tmp_path):
 
 
 TOKEN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\t"), min_size=1)
-TOKEN = TOKEN.filter(lambda token: token.strip() and token != "-DOCSTART-")
+TOKEN = TOKEN.filter(lambda token: not token.startswith("-DOCSTART-"))
 TAG = st.sampled_from(["O", "B-PER", "I-PER", "B-creative-work"])
 SENTENCES = st.lists(st.lists(st.tuples(TOKEN, TAG), min_size=1, max_size=6), min_size=1)
 PROPERTY = settings(

@@ -7,6 +7,7 @@ word table says, row by row, which cells a token's logits depend on.
 from __future__ import annotations
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from tolerances import PACKING_LOGITS, PADDING_LOGITS
 from jaxtag.batch import Batch
 from jaxtag.config import ConfigError, ModelConfig
 from jaxtag.encode import PARTS
-from jaxtag.model import Sizes, build
+from jaxtag.model import BLOCK, Dropout, Sizes, build
 from jaxtag.precision import Policy
 
 WORDS, PART_ROWS, C = 131, 37, 5  # no other axis of a parameter is as long
@@ -152,14 +153,46 @@ def test_parameters_and_logits_stay_float32_when_products_are_bfloat16(kind, par
     assert (logits_BLC.shape, logits_BLC.dtype) == ((B, L, C), jnp.float32)
 
 
-def test_products_are_bfloat16_under_that_policy(case):
+def products(jaxpr):
+    """Every matrix product, those of inner programs included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation
+        for inner in jax.tree.leaves(list(equation.params.values())):
+            if hasattr(inner, "eqns") or hasattr(inner, "jaxpr"):
+                yield from products(getattr(inner, "jaxpr", inner))
+
+
+@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
+def test_products_are_of_numbers_of_the_policys_type_and_float32_ones_keep_all_digits(case, policy):
     batch = batch_of([], case.parts, rows=B, length=L)
-    jaxpr = jax.make_jaxpr(model_of(case.kind, case.parts, policy="bfloat16").apply)(
-        case.params, batch
-    )
-    products = [line for line in str(jaxpr).splitlines() if "= dot_general[" in line]
-    assert products
-    assert all(":bf16[" in line for line in products)
+    model = model_of(case.kind, case.parts, policy=policy)
+    found = list(products(jax.make_jaxpr(model.apply)(case.params, batch).jaxpr))
+    assert len(found) >= 5
+    for product in found:
+        assert [operand.aval.dtype for operand in product.invars] == [policy, policy]
+        if policy == "float32":
+            assert set(product.params["precision"]) == {jax.lax.Precision.HIGHEST}
+
+
+def test_the_float32_policy_asks_for_the_highest_precision_and_no_other(case):
+    batch = batch_of([], case.parts, rows=B, length=L)
+    for policy, asked in (("float32", True), ("bfloat16", False)):
+        model = model_of(case.kind, case.parts, policy=policy)
+        assert ("HIGHEST" in str(jax.make_jaxpr(model.apply)(case.params, batch))) == asked
+
+
+def test_under_bfloat16_attention_scores_and_logits_are_not_rounded_to_it(case):
+    batch = batch_of([], case.parts, rows=B, length=L)
+    model = model_of(case.kind, case.parts, policy="bfloat16")
+    found = list(products(jax.make_jaxpr(model.apply)(case.params, batch).jaxpr))
+    shapes = [
+        product.outvars[0].aval.shape
+        for product in found
+        if product.params["preferred_element_type"] == jnp.float32
+    ]
+    scores = [(B, 2, L, L)] if case.kind == "transformer" else []
+    assert shapes == [*scores, (B, BLOCK, C)]
 
 
 # Padding
@@ -283,6 +316,23 @@ def test_dropout_is_a_function_of_its_key(kind, parts):
     assert np.any(first != other)
 
 
+def test_each_place_drops_something_else_and_always_the_same():
+    dropout, ones_LD = Dropout(0.5, key_of(0)), jnp.ones((16, 16))
+    places = [dropout.at(0), dropout.at(1), dropout.at(0).at(0), dropout.at(0).at(1)]
+    masks = [np.asarray(place(ones_LD)) for place in places]
+    assert {value for mask in masks for value in np.unique(mask)} == {0.0, 2.0}
+    for (i, one), (j, other) in itertools.combinations(enumerate(masks), 2):
+        assert np.any(one != other), (i, j)
+    np.testing.assert_array_equal(masks[1], dropout.at(1)(ones_LD))
+
+
+@pytest.mark.parametrize(("rate", "key"), [(0.5, None), (0.0, 3)])
+def test_without_a_key_or_a_rate_nothing_is_dropped(rate, key):
+    dropout = Dropout(rate, None if key is None else key_of(key))
+    ones_LD = jnp.ones((4, 4))
+    assert dropout.at(1).at(2)(ones_LD) is ones_LD
+
+
 def test_without_a_key_nothing_random_is_computed(case):
     batch = batch_of([], case.parts, rows=B, length=L)
     with_key = jax.make_jaxpr(case.model.apply)(case.params, batch, jax.random.key(0))
@@ -316,9 +366,8 @@ def test_at_first_row_zero_of_every_table_is_zero_and_no_other_is(initial):
     ("kind", "width", "heads"), [("bilstm", 7, 1), ("transformer", 7, 1), ("transformer", 8, 3)]
 )
 def test_a_width_that_heads_or_directions_do_not_divide_is_refused(kind, width, heads):
-    config = ModelConfig(kind=kind, width=width, heads=heads)
-    with pytest.raises(ConfigError, match=r"model\.width: expected an even multiple"):
-        build(config, Policy("float32"), sizes_of("none"))
+    with pytest.raises(ConfigError, match=rf"model\.width: expected .*, found {width}"):
+        ModelConfig(kind=kind, width=width, heads=heads)
 
 
 def test_an_unknown_kind_is_answered_with_the_known_ones():

@@ -51,7 +51,7 @@ def test_decay_pulls_at_every_matrix_and_spares_biases_norms_and_embeddings(kind
 def test_without_a_gradient_a_step_moves_what_decays_by_rate_times_decay_and_nothing_else():
     params = {"head": {"kernel": jnp.full((2, 2), 3.0), "bias": jnp.full(2, 3.0)}}
     config = TrainConfig(lr=0.5, warmup=0.0, weight_decay=0.1)
-    optimizer = optim.build(config, total_steps=10)
+    optimizer = optim.build(config, optim.schedule(config, total_steps=10))
     no_gradient = jax.tree.map(jnp.zeros_like, params)
     updates, _ = jax.jit(optimizer.update)(no_gradient, optimizer.init(params), params)
     np.testing.assert_allclose(
@@ -116,7 +116,7 @@ def test_an_unknown_decay_is_answered_with_the_known_ones():
 
 def first_moment(clip_norm, gradient):
     """The gradient that AdamW sees, as its first moment holds it after one step."""
-    optimizer = optim.build(TrainConfig(clip_norm=clip_norm), total_steps=10)
+    optimizer = optim.build(TrainConfig(clip_norm=clip_norm), optax.constant_schedule(0.1))
     _, state = jax.jit(optimizer.update)(gradient, optimizer.init(gradient), gradient)
     return jax.tree.map(
         lambda moment: moment / np.float32(0.1), optax.tree_utils.tree_get(state, "mu")

@@ -126,6 +126,55 @@ class TestChooseShapes:
         assert epoch.cells < one_shape.cells / 2
 
 
+class TestExtendShapes:
+    @quick
+    @given(some_lengths, st.lists(st.integers(0, 300), max_size=20), some_settings)
+    def test_the_shapes_that_were_there_stay_and_added_ones_are_longer_powers_of_two(
+        self, lengths, more, options
+    ):
+        shapes = plan.choose_shapes(lengths, **options)
+        size = {name: options[name] for name in ("batch_tokens", "row_multiple")}
+        found = plan.extend_shapes(shapes, more, **size).shapes
+        assert found[: len(shapes.shapes)] == shapes.shapes
+        added, longest = found[len(shapes.shapes) :], shapes.shapes[-1].length
+        powers = [2**exponent for exponent in range(10)]
+        needed = {min(p for p in powers if p >= n) for n in more if n > longest}
+        assert [shape.length for shape in added] == sorted(needed)
+        for shape in added:
+            multiple, budget = size["row_multiple"], size["batch_tokens"]
+            assert shape.rows % multiple == 0
+            assert shape.cells <= budget or shape.rows == multiple
+            assert shape.cells + multiple * shape.length > budget
+
+    @quick
+    @given(some_lengths, st.lists(st.integers(0, 300), max_size=20))
+    def test_every_sentence_finds_a_place_in_them(self, lengths, more):
+        shapes = plan.extend_shapes(plan.choose_shapes(lengths), more)
+        epoch = plan.epoch_plan(shapes, more)
+        assert sorted(placed(epoch)) == [i for i, length in enumerate(more) if length]
+
+    def test_sentences_that_the_shapes_hold_add_none(self):
+        shapes = plan.choose_shapes([3, 9])
+        assert plan.extend_shapes(shapes, [0, 1, 5, 9]) == shapes
+        assert plan.extend_shapes(shapes, []) == shapes
+
+    def test_a_sentence_of_a_power_of_two_is_not_padded(self):
+        shapes = plan.extend_shapes(plan.choose_shapes([3]), [64, 33, 65])
+        assert [shape.length for shape in shapes.shapes] == [3, 64, 128]
+
+
+class TestRoundRows:
+    @quick
+    @given(some_lengths, some_settings, st.integers(1, 12))
+    def test_rows_become_the_next_multiple_and_lengths_stay(self, lengths, options, multiple):
+        shapes = plan.choose_shapes(lengths, **options).shapes
+        rounded = plan.round_rows(ShapePlan(shapes), multiple).shapes
+        for shape, found in zip(shapes, rounded, strict=True):
+            assert found.length == shape.length
+            assert found.rows % multiple == 0
+            assert shape.rows <= found.rows < shape.rows + multiple
+
+
 class TestEpochPlan:
     @quick
     @given(some_lengths, some_settings, st.integers(0, 2**32 - 1), st.integers(0, 5), st.booleans())

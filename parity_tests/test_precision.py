@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -14,9 +15,9 @@ def test_a_policy_computes_in_the_dtype_that_it_is_named_after(name):
     assert Policy(name).compute_dtype == jnp.dtype(name)
 
 
-@pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_parameters_are_float32_under_every_policy(name):
-    assert Policy(name).parameter_dtype == jnp.float32
+def test_only_float32_asks_for_more_than_the_fastest_products():
+    assert Policy("float32").matmul_precision == jax.lax.Precision.HIGHEST
+    assert Policy("bfloat16").matmul_precision == jax.lax.Precision.DEFAULT
 
 
 def test_float16_is_refused_in_one_line_that_names_the_setting_and_the_way_out():

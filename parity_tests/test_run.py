@@ -11,7 +11,12 @@ import pytest
 from jaxtag import corpus, run
 from jaxtag.config import Config, DataConfig, TrainConfig
 from jaxtag.encode import Encoder
+from jaxtag.plan import Shape, ShapePlan
 from jaxtag.run import MARKER, MetricsLog, RunError
+
+LAYOUT = corpus.conll_corpus([(["a"], ["O"])]).layout
+NOTHING = {"shapes": [{"length": 1, "rows": 8}], "corpora": {}}
+"""Facts of a run that reading its record needs."""
 
 
 @pytest.fixture(autouse=True)
@@ -104,19 +109,18 @@ class TestOpenDirectory:
 
 
 class TestRecord:
-    def test_settings_and_layout_come_back(self):
+    def test_settings_layout_and_shapes_come_back(self):
         config = Config(
             data=DataConfig(train=Path("a.conll"), labels=("O",)), train=TrainConfig(lr=0.1)
         )
-        layout = corpus.conll_corpus([(["a"], ["O"])]).layout
         path = run.open_directory(Config(), "demo")
-        run.write_record(path, config, layout, {"scheme": "IOB2"})
-        assert run.read_record(path) == (config, layout)
+        shapes = [{"length": 4, "rows": 16}, {"length": 9, "rows": 8}]
+        run.write_record(path, config, LAYOUT, {"shapes": shapes})
+        assert run.read_record(path) == (config, LAYOUT, ShapePlan((Shape(4, 16), Shape(9, 8))))
 
     def test_it_says_what_ran_and_with_which_versions(self):
         path = run.open_directory(Config(), "demo")
-        layout = corpus.conll_corpus([(["a"], ["O"])]).layout
-        run.write_record(path, Config(), layout, {"total_steps": 3})
+        run.write_record(path, Config(), LAYOUT, {"total_steps": 3})
         record = json.loads((path / "run.json").read_text())
         assert record["total_steps"] == 3
         assert {"python", "jax", "jaxlib", "flax", "optax", "numpy"} <= record["versions"].keys()
@@ -128,7 +132,7 @@ class TestRecord:
 
         monkeypatch.setattr(subprocess, "run", missing)
         path = run.open_directory(Config(), "demo")
-        run.write_record(path, Config(), corpus.conll_corpus([(["a"], ["O"])]).layout, {})
+        run.write_record(path, Config(), LAYOUT, {})
         assert json.loads((path / "run.json").read_text())["git"] is None
 
     @pytest.mark.parametrize(
@@ -144,26 +148,50 @@ class TestRecord:
         with pytest.raises(RunError, match=message):
             run.read_record(Path("r"))
 
-    @pytest.mark.parametrize("content", ["{}", "[]", '{"config": {}, "layout": {"keys": 3}}'])
+    @pytest.mark.parametrize("content", ["{}", "[]", "3", '{"config": {}, "layout": {"keys": 3}}'])
     def test_a_record_that_lacks_what_is_needed_is_named(self, content):
         path = run.open_directory(Config(), "demo")
         (path / "run.json").write_text(content)
-        with pytest.raises(RunError, match=r"^runs/demo-1/run\.json: expected config and layout"):
+        with pytest.raises(RunError, match=r"^runs/demo-1/run\.json: expected "):
+            run.read_record(path)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("config", []),
+            ("layout", {"keys": ["tokens"]}),
+            ("shapes", [[8, 4]]),
+            ("shapes", [{"length": 4}]),
+            ("shapes", 3),
+        ],
+    )
+    def test_a_record_with_something_else_in_it_is_named(self, name, value):
+        path = run.open_directory(Config(), "demo")
+        run.write_record(path, Config(), LAYOUT, NOTHING)
+        record = json.loads((path / "run.json").read_text())
+        (path / "run.json").write_text(json.dumps(record | {name: value}))
+        with pytest.raises(RunError, match=r"^runs/demo-1/run\.json: expected the record"):
             run.read_record(path)
 
     def test_another_setting_than_the_resumed_run_had_is_named(self):
         path = run.open_directory(Config(), "demo")
-        layout = corpus.conll_corpus([(["a"], ["O"])]).layout
-        run.write_record(path, Config(train=TrainConfig(lr=0.1)), layout, {})
+        run.write_record(path, Config(train=TrainConfig(lr=0.1)), LAYOUT, NOTHING)
         with pytest.raises(RunError, match=r"train\.lr was 0\.1 in runs/demo-1, found 0\.2"):
-            run.require_same_training(path, Config(train=TrainConfig(lr=0.2)))
+            run.require_same_training(path, Config(train=TrainConfig(lr=0.2)), {})
 
     def test_how_a_run_is_called_and_logged_may_change_when_resumed(self):
         path = run.open_directory(Config(), "demo")
-        layout = corpus.conll_corpus([(["a"], ["O"])]).layout
-        run.write_record(path, Config(), layout, {})
+        facts = {"train": {"sentences": 3, "crc32": 7}}
+        run.write_record(path, Config(), LAYOUT, NOTHING | {"corpora": facts})
         resumed = Config(run=path, resume=True, train=TrainConfig(log_steps=1))
-        run.require_same_training(path, resumed)
+        run.require_same_training(path, resumed, facts)
+
+    @pytest.mark.parametrize("found", [{}, {"train": {"crc32": 8}}, {"dev": {"crc32": 7}}])
+    def test_other_corpora_than_the_resumed_run_had_are_refused(self, found):
+        path = run.open_directory(Config(), "demo")
+        run.write_record(path, Config(), LAYOUT, NOTHING | {"corpora": {"train": {"crc32": 7}}})
+        with pytest.raises(RunError, match=r"^--resume: .*runs/demo-1 was trained on"):
+            run.require_same_training(path, Config(), found)
 
 
 class TestEncoder:
@@ -180,7 +208,7 @@ class TestEncoder:
         path = run.open_directory(Config(), "demo")
         run.write_encoder(path, Encoder((), (), "none"), "IOB2")
         (path / name).write_text(content)
-        with pytest.raises(RunError, match=r"^runs/demo-1: "):
+        with pytest.raises(RunError, match=f"^{path}/{name}: .*restore the file"):
             run.read_encoder(path)
 
 
@@ -203,3 +231,19 @@ class TestMetricsLog:
         log.close()
         assert log.lines == 3
         assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+
+    def test_a_resumed_log_is_cut_in_its_place_and_not_written_anew(self, tmp_path):
+        path = tmp_path / "metrics.jsonl"
+        path.write_text('{"step": 1}\n{"step": 2}\n')
+        before = path.stat().st_ino
+        log = MetricsLog(path, keep_lines=1)
+        assert path.read_text() == '{"step": 1}\n'  # before the first line is written
+        log.close()
+        assert path.stat().st_ino == before
+
+    def test_what_json_has_no_number_for_is_refused_and_no_line(self, tmp_path):
+        log = MetricsLog(tmp_path / "metrics.jsonl")
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            log.write(loss=float("nan"))
+        log.close()
+        assert (log.lines, (tmp_path / "metrics.jsonl").read_text()) == (0, "")

@@ -25,10 +25,11 @@ def recipe_of(kind, *, dropout=0.0, policy="float32", seed=0):
     config = ModelConfig(kind=kind, width=8, heads=2, feed_forward=16, dropout=dropout)
     sizes = model.Sizes(words=WORDS, kind="none", parts=1, classes=C)
     train = TrainConfig(lr=0.05, warmup=0.0, weight_decay=0.1)
+    schedule = optim.schedule(train, total_steps=100)
     return step.Recipe(
         model.build(config, Policy(policy), sizes),
-        optim.build(train, total_steps=100),
-        optim.schedule(train, total_steps=100),
+        optim.build(train, schedule),
+        schedule,
         seed=seed,
     )
 
@@ -36,6 +37,7 @@ def recipe_of(kind, *, dropout=0.0, policy="float32", seed=0):
 def table_recipe(*, dropout=False, **options):
     """A model that is one matrix, a row of logits for each word: cheap to compile."""
     train = TrainConfig(lr=0.05, warmup=0.0, weight_decay=0.1)
+    schedule = optim.schedule(train, total_steps=100)
 
     def init(key):
         return {"kernel": jax.random.normal(key, (WORDS, C))}
@@ -47,9 +49,7 @@ def table_recipe(*, dropout=False, **options):
             logits_BLC = jnp.where(keep_BLC, logits_BLC, 0.0)
         return logits_BLC
 
-    return step.Recipe(
-        model.Model(init, apply), optim.build(train, 100), optim.schedule(train, 100), **options
-    )
+    return step.Recipe(model.Model(init, apply), optim.build(train, schedule), schedule, **options)
 
 
 def batch_of(lengths, *, rows=8, length=8, seed=0):
@@ -185,11 +185,11 @@ def test_the_accumulate_and_apply_programs_take_the_step_of_the_one_large_batch(
 
 
 def test_the_loss_that_is_differentiated_is_the_mean_over_weights_with_class_weights():
-    weights_C = jnp.array([0.5, 2.0, 4.0])
+    weights_C = np.array([0.5, 2.0, 4.0], np.float32)
     recipe = table_recipe(class_weights_C=weights_C, label_smoothing=0.1)
     params = recipe.model.init(jax.random.key(0))
     micro, large = micro_batches()
-    count = losses.loss_count(jnp.asarray(large.labels_BL), weights_C)
+    count = losses.loss_count(jnp.asarray(large.labels_BL), jnp.asarray(weights_C))
     part = jax.jit(lambda batch: step.gradient(recipe, params, batch, count, None)[0])
     added = jax.tree.map(lambda *leaves: sum(leaves), *map(part, micro))
 
@@ -197,7 +197,7 @@ def test_the_loss_that_is_differentiated_is_the_mean_over_weights_with_class_wei
         loss = losses.masked_token_loss(
             params["kernel"][large.ids_BL],
             jnp.asarray(large.labels_BL),
-            class_weights_C=weights_C,
+            class_weights_C=jnp.asarray(weights_C),
             label_smoothing=0.1,
         )
         return loss.mean()
@@ -267,6 +267,15 @@ def test_the_first_parameters_are_a_function_of_the_seed():
     assert bits(first.params) != bits(other.params)
 
 
+def test_the_first_parameters_and_dropout_have_streams_of_their_own():
+    recipe = table_recipe(seed=3)
+    stream = jax.random.fold_in(jax.random.key(3), 0)
+    assert bits(step.init_state(recipe).params) == bits(recipe.model.init(stream))
+    dropout = [step.dropout_key(recipe, jnp.int32(count), 0) for count in range(3)]
+    keys = [tuple(jax.random.key_data(key).tolist()) for key in [stream, *dropout]]
+    assert len(set(keys)) == 4
+
+
 # Learning
 
 
@@ -310,7 +319,7 @@ def test_evaluation_gives_the_sums_by_hand_and_the_first_best_class():
     batch.labels_BL[0, :3] = [1, 0, 0]
     batch.ids_BL[1, 0], batch.labels_BL[1, 0] = 2, 2
     devices = local_devices(8, count=1)
-    table = table_recipe(class_weights_C=jnp.array([9.0, 9.0, 9.0]), label_smoothing=0.5).model
+    table = table_recipe(class_weights_C=np.full(C, 9.0, np.float32), label_smoothing=0.5).model
     sums, best_BL = step.eval_program(table, devices)(params, devices.shard(batch))
     expected = np.log(2) + np.log(4) + 2 * np.log(3)
     assert float(sums.loss.total) == pytest.approx(expected, rel=FEW_FLOAT32_ROUNDINGS)

@@ -14,10 +14,12 @@ import pytest
 import safetensors.numpy
 
 from jaxtag import checkpoint, corpus, evaluate, loop, predict, tagger, train
+from jaxtag.batch import scatter_back
 from jaxtag.config import DataConfig
 from jaxtag.evaluation import Evaluation
 from jaxtag.losses import LossSum
 from jaxtag.metrics import TokenCounts
+from jaxtag.plan import Placement, Shape
 from jaxtag.progress import Meter, NotFiniteError
 from jaxtag.run import RunError
 from jaxtag.step import StepSums
@@ -45,14 +47,14 @@ def without(argv: list[str], *flags: str) -> list[str]:
     return [argument for argument in argv if argument.partition("=")[0] not in flags]
 
 
-def scripted(monkeypatch, scores: list[float]) -> list:
-    """Give these scores to the evaluations; returns the parameters that they will have seen."""
+def scripted(monkeypatch, scores: list[float], loss: float = 0.0) -> list:
+    """Give these scores and this loss to the evaluations; returns what parameters they saw."""
     seen = []
 
     def evaluate(program, params, *_, **__):
         seen.append(jax.tree.map(np.array, params))
         score = scores[len(seen) - 1]
-        return Evaluation(0.0, score, 1, None, None, None), []
+        return Evaluation(loss, score, 1, None, None, None), []
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
     return seen
@@ -63,10 +65,10 @@ class TestRunDirectory:
         assert sorted(str(p.relative_to(trained.run)) for p in trained.run.rglob("*")) == [
             ".jaxtag-run",
             "checkpoints",
-            "checkpoints/epoch-0003",
-            "checkpoints/epoch-0003/manifest.json",
-            "checkpoints/epoch-0003/position.json",
-            "checkpoints/epoch-0003/state.safetensors",
+            "checkpoints/000003",
+            "checkpoints/000003/manifest.json",
+            "checkpoints/000003/position.json",
+            "checkpoints/000003/state.safetensors",
             "labels.json",
             "metrics.jsonl",
             "model.safetensors",
@@ -165,6 +167,38 @@ class TestBestModel:
         assert max(line["epoch"] for line in lines_of(tmp_path, "train")) == 2
         assert result_of(tmp_path)["step"] == lines_of(tmp_path, "dev")[0]["step"]
 
+    @pytest.mark.parametrize(
+        ("scores", "evaluations"),
+        [([0.0, 0.0, 0.0], 3), ([0.0, 0.0, 0.5], 3), ([0.0, 0.5, 0.5], 3), ([0.5, 0.0], 2)],
+    )
+    def test_patience_begins_with_the_first_score_above_0(
+        self, scores, evaluations, trained, tmp_path, monkeypatch
+    ):
+        scripted(monkeypatch, scores)
+        argv = without(trained.argv, "--data.test")
+        train.main([*argv, f"--run={tmp_path}", "--train.patience=1"])
+        assert len(lines_of(tmp_path, "dev")) == evaluations
+
+    @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
+    def test_a_loss_on_dev_that_is_not_finite_ends_the_training_and_keeps_no_model(
+        self, loss, trained, tmp_path, monkeypatch
+    ):
+        scripted(monkeypatch, [0.5], loss)
+        total = json.loads((trained.run / "run.json").read_text())["total_steps"]
+        with pytest.raises(NotFiniteError, match=rf"^dev after step {total // 3}: .*--train\.lr"):
+            train.main([*trained.argv, f"--run={tmp_path}"])
+        assert not (tmp_path / "model.safetensors").exists()
+        assert not (tmp_path / "result.json").exists()
+
+    def test_a_loss_on_test_that_is_not_finite_leaves_no_result(
+        self, trained, tmp_path, monkeypatch
+    ):
+        scripted(monkeypatch, [0.5], float("nan"))
+        argv = without(trained.argv, "--data.dev")
+        with pytest.raises(NotFiniteError, match=r"^test: expected a finite loss"):
+            train.main([*argv, f"--run={tmp_path}"])
+        assert not (tmp_path / "result.json").exists()
+
     def test_a_patience_of_0_never_stops(self, trained, tmp_path, monkeypatch):
         scripted(monkeypatch, [0.5, 0.4, 0.3])
         argv = without(trained.argv, "--data.test")
@@ -190,7 +224,7 @@ class TestBestModel:
         result = result_of(tmp_path)
         assert (result.keys(), result["step"]) == ({"step", "test"}, last["step"])
         kept = safetensors.numpy.load_file(tmp_path / "model.safetensors")
-        state = tmp_path / "checkpoints" / "epoch-0003" / "state.safetensors"
+        state = tmp_path / "checkpoints" / "000003" / "state.safetensors"
         final = safetensors.numpy.load_file(state)
         assert all(kept[name].tobytes() == final[f"params.{name}"].tobytes() for name in kept)
 
@@ -201,7 +235,8 @@ class TestSettings:
         flags = ["--train.batch-tokens=32", "--data.shapes=1", "--train.accumulate=4"]
         train.main([*argv, f"--run={tmp_path}", *flags])
         record = json.loads((tmp_path / "run.json").read_text())
-        ((rows, length),) = record["shapes"]
+        (shape,) = record["shapes"]
+        rows, length = shape["rows"], shape["length"]
         batches = -(-40 // rows)
         steps = -(-batches // 4)
         assert record["total_steps"] == 3 * steps
@@ -252,7 +287,7 @@ class TestSettings:
         train.main([*argv, f"--run={tmp_path / 'run'}"])
         warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
         assert len(warnings) == 1
-        assert warnings[0].startswith("warning: dev has labels that train lacks: B-MISC;")
+        assert warnings[0].startswith("warning: dev has labels that training lacked: B-MISC;")
         scores = result_of(tmp_path / "run")["dev"]
         missed = scores["lenient"]["per_type"]["MISC"]
         assert (missed["gold"], missed["correct"], missed["predicted"]) == (3, 0, 0)
@@ -262,14 +297,35 @@ class TestSettings:
 
 
 @pytest.mark.usefixtures("same_programs")
+class TestShapes:
+    def test_a_test_corpus_changes_no_batch_of_training_and_no_score_on_dev(
+        self, trained, corpora, tmp_path
+    ):
+        path = tmp_path / "test.conll"
+        longer = "".join("Ada\tB-PER\n" + "saw\tO\n" * (n - 1) + "\n" for n in (1, 3, 9, 30))
+        path.write_text(longer + (corpora / "test.conll").read_text())
+        argv = without(trained.argv, "--data.test")
+        train.main([*argv, f"--run={tmp_path / 'without'}"])
+        train.main([*argv, f"--run={tmp_path / 'with'}", f"--data.test={path}"])
+        assert lines_of(tmp_path / "with") == lines_of(tmp_path / "without")
+        assert result_of(tmp_path / "with")["dev"] == result_of(tmp_path / "without")["dev"]
+        shapes = [
+            json.loads((tmp_path / name / "run.json").read_text())["shapes"]
+            for name in ("without", "with")
+        ]
+        assert shapes[1][:2] == shapes[0]
+        assert [shape["length"] for shape in shapes[1][2:]] == [16, 32]
+
+
+@pytest.mark.usefixtures("same_programs")
 class TestResume:
     @pytest.mark.parametrize("finished", [1, 2])
     def test_a_training_interrupted_in_an_epoch_ends_as_the_uninterrupted_one(
         self, finished, trained, tmp_path, monkeypatch
     ):
-        def save(directory, name, *state):
-            checkpoint_save(directory, name, *state)
-            saved.append(name)
+        def save(directory, number, *state):
+            checkpoint_save(directory, number, *state)
+            saved.append(number)
 
         def take_step(*arguments):
             if len(saved) == finished:
@@ -278,13 +334,13 @@ class TestResume:
                 raise KeyboardInterrupt
             return one_step(*arguments)
 
-        saved, steps, checkpoint_save, one_step = [], [], checkpoint.save, loop._take_step
+        saved, steps, checkpoint_save, one_step = [], [], checkpoint.save, loop.take_step
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint, "save", save)
-            patch.setattr(loop, "_take_step", take_step)
+            patch.setattr(loop, "take_step", take_step)
             with pytest.raises(KeyboardInterrupt):
                 train.main([*trained.argv, f"--run={tmp_path}"])
-        position = tmp_path / "checkpoints" / saved[-1] / "position.json"
+        position = tmp_path / "checkpoints" / f"{finished:06}" / "position.json"
         kept = json.loads(position.read_text())["metrics_lines"]
         assert kept < len(lines_of(tmp_path)) < len(lines_of(trained.run))
         train.main([*trained.argv, f"--run={tmp_path}", "--resume"])
@@ -299,6 +355,40 @@ class TestResume:
         with pytest.raises(RunError, match=r"train\.epochs was 3 in .*, found 4"):
             train.main([*without(argv, "--train.epochs"), "--train.epochs=4"])
         assert {p: p.read_bytes() for p in trained.run.rglob("*") if p.is_file()} == before
+
+    def test_resuming_a_training_that_patience_ended_changes_nothing(
+        self, trained, tmp_path, monkeypatch
+    ):
+        def files() -> dict[Path, bytes]:
+            # The record says when and how the command was last given.
+            return {
+                path: path.read_bytes()
+                for path in tmp_path.rglob("*")
+                if path.is_file() and path.name != "run.json"
+            }
+
+        seen = scripted(monkeypatch, [0.5, 0.5])
+        argv = [*without(trained.argv, "--data.test"), "--train.patience=1", f"--run={tmp_path}"]
+        train.main(argv)
+        before = files()
+        train.main([*argv, "--resume"])
+        assert files() == before
+        assert len(seen) == 2
+
+    @pytest.mark.parametrize("split", ["train", "dev"])
+    def test_other_corpora_are_refused_and_the_run_left_alone(
+        self, split, trained, corpora, tmp_path
+    ):
+        run, path = tmp_path / "run", tmp_path / f"{split}.conll"
+        path.write_text((corpora / f"{split}.conll").read_text())
+        argv = [*without(trained.argv, f"--data.{split}", "--data.test"), f"--data.{split}={path}"]
+        train.main([*argv, f"--run={run}"])
+        before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+        path.write_text(path.read_text().replace("B-PER", "B-MISC"))  # as many tokens and labels
+        with pytest.raises(RunError, match=r"^--resume: the corpora are not those"):
+            train.main([*argv, f"--run={run}", "--resume"])
+        assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file()} == before
+        assert "B-MISC" not in (run / "labels.json").read_text()
 
     def test_resuming_from_nothing_starts_anew(self, trained, tmp_path):
         train.main([*trained.argv, f"--run={tmp_path / 'run'}", "--resume"])
@@ -391,18 +481,29 @@ class TestPredict:
         assert "".join(cut) == (tmp_path / "a.iob2").read_text()
 
     def test_sentences_longer_than_any_training_shape_are_tagged_whole(self, trained):
-        longest = max(length for _, length in self.shapes(trained))
+        longest = max(shape["length"] for shape in self.shapes(trained))
         sentence = ["Ada"] * (longest + 1)
         (tags,) = tagger.load(trained.run).tag([sentence])
         assert len(tags) == longest + 1
 
-    def shapes(self, trained) -> list[list[int]]:
+    def shapes(self, trained) -> list[dict[str, int]]:
         return json.loads((trained.run / "run.json").read_text())["shapes"]
 
     def test_the_tags_of_a_sentence_do_not_depend_on_those_beside_it(self, trained):
         model = tagger.load(trained.run)
         alone = [model.tag([sentence])[0] for sentence in SENTENCES]
         assert model.tag(SENTENCES) == alone
+
+    def test_more_sentences_of_known_lengths_compile_nothing(self, trained, compiles):
+        model = tagger.load(trained.run)
+        gold = [["O"] * len(sentence) for sentence in SENTENCES]
+        model.tag([*SENTENCES, ["Ada"] * 30])
+        model.score(SENTENCES, gold)
+        before = compiles.copy()
+        assert before["jit(predict)"] == 3  # two shapes of the training, one for the longest
+        model.tag([*SENTENCES, ["Rome"] * 17, ["Go"], *SENTENCES])
+        model.score([SENTENCES[2], SENTENCES[1]], [gold[2], gold[1]])
+        assert compiles == before
 
     def test_sentences_without_tokens_get_no_tags(self, trained):
         model = tagger.load(trained.run)
@@ -440,3 +541,19 @@ class TestMeter:
         meter.add([self.sums(total)], 10)
         with pytest.raises(NotFiniteError, match=r"^step 7: .*--train\.lr"):
             meter.summary(step=7)
+
+    def test_of_several_steps_that_are_not_finite_the_first_is_named(self):
+        meter = Meter()
+        for totals in ([1.0, 2.0], [1.0, float("nan")], [float("inf"), 1.0], [1.0, 1.0]):
+            meter.add([self.sums(total) for total in totals], 10)
+        with pytest.raises(NotFiniteError, match=r"^step 1,002: "):
+            meter.summary(step=1004)
+
+
+class TestScatterBack:
+    def test_a_token_without_an_output_is_an_error(self):
+        placement = Placement(Shape(2, 1), *(np.array([n], np.int32) for n in (1, 0, 0)))
+        outputs = [(placement, np.array([[7, 8]], np.int32))]
+        offsets = np.array([0, 1, 3])  # the first sentence was placed nowhere
+        with pytest.raises(ValueError, match="expected outputs for every token"):
+            scatter_back(outputs, offsets)

@@ -6,22 +6,14 @@ read plus the prediction. Whatever is wrong in a file is a ``CorpusError`` that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from jaxtag.config import DataConfig
 from jaxtag.corpus.columns import read_conll, read_conllu
 from jaxtag.corpus.jsonl import read_jsonl
 from jaxtag.corpus.layout import find_format
-from jaxtag.corpus.lines import (
-    BOM,
-    codec_for,
-    content,
-    contents,
-    decode_line,
-    read_lines,
-)
+from jaxtag.corpus.lines import contents, read_lines, read_stream
 from jaxtag.corpus.predictions import conll_corpus, conll_source, write, write_predictions
 from jaxtag.corpus.records import Corpus, CorpusError, Layout, Sentence, mistake
 
@@ -50,36 +42,20 @@ def read(
 
     With ``tagged`` every token has a tag, or it is an error. Without, as for prediction, tags are
     None in a sentence that lacks them, and the file may have fewer columns than the options name.
-    ``like`` is the layout of the file that this one belongs to: where both have the same format
-    and number of columns, its columns are taken rather than guessed anew.
+    ``like`` is the layout of the file that this one belongs to: where this one has the same format
+    and no fewer columns, its columns are taken rather than guessed anew. The file is read once,
+    so that it may be a pipe.
     """
     path = Path(path)
-    if like is None:
-        return _read(path, options, tagged=tagged)
-    corpus = _read(path, options, tagged=False)
-    if (corpus.layout.format, corpus.layout.columns) == (like.format, like.columns):
-        options = replace(
-            options,
-            token_column=_column(options.token_column, like.token_column),
-            tag_column=_column(options.tag_column, like.tag_column),
-        )
-    return _read(path, options, tagged=tagged)
-
-
-def _column(given: str, index: int | None) -> str:
-    return given if given != "auto" or index is None else str(index + 1)
-
-
-def _read(path: Path, options: DataConfig, *, tagged: bool) -> Corpus:
     lines, encoding = read_lines(path, options.encoding)
     bare = contents(lines)
     match find_format(path, bare, options):
         case "jsonl":
             layout, sentences = read_jsonl(path, lines, bare, options, tagged=tagged)
         case "conllu":
-            layout, sentences = read_conllu(path, lines, bare, options, tagged=tagged)
+            layout, sentences = read_conllu(path, lines, bare, options, tagged=tagged, like=like)
         case "conll":
-            layout, sentences = read_conll(path, lines, bare, options, tagged=tagged)
+            layout, sentences = read_conll(path, lines, bare, options, tagged=tagged, like=like)
     if not sentences:
         found = "nothing but blank lines and comments"
         raise mistake(path, None, "a sentence", found, "give a file that has sentences")
@@ -91,19 +67,20 @@ def _read(path: Path, options: DataConfig, *, tagged: bool) -> Corpus:
 
 
 def read_text_lines(
-    stream: Iterable[bytes | str], encoding: str = "utf-8", name: str = "<stdin>"
-) -> Iterator[Sentence]:
-    r"""Read one sentence a line, its tokens between runs of spaces and tabs, as they come.
+    stream: BinaryIO, encoding: str = "utf-8", name: str = "<stdin>"
+) -> tuple[Sentence, ...]:
+    r"""Read a stream of bytes to its end: a sentence a line, tokens between spaces and tabs.
 
-    A blank line is a sentence without tokens. Give ``sys.stdin.buffer``: a text stream may take
-    other characters for line ends.
+    A blank line is a sentence without tokens.
 
-    >>> [sentence.tokens for sentence in read_text_lines(["New\xa0York  is big\n", "\n"])]
+    >>> import io
+    >>> stream = io.BytesIO("New\xa0York  is big\n\n".encode())
+    >>> [sentence.tokens for sentence in read_text_lines(stream)]
     [('New\xa0York', 'is', 'big'), ()]
     """
-    codec = codec_for(encoding, name)
-    for number, raw in enumerate(stream, 1):
-        line = raw if isinstance(raw, str) else decode_line(raw, codec, name, number)
-        text = content(line).removeprefix(BOM) if number == 1 else content(line)
+    lines = read_stream(stream, encoding, name)
+    sentences = []
+    for number, (line, text) in enumerate(zip(lines, contents(lines), strict=True), 1):
         tokens = tuple(part for part in text.replace("\t", " ").split(" ") if part)
-        yield Sentence(tokens, None, (line,), (0,), number)
+        sentences.append(Sentence(tokens, None, (line,), (0,), number))
+    return tuple(sentences)

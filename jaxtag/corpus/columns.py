@@ -19,7 +19,9 @@ from jaxtag.corpus.layout import (
     guess_token_column,
     is_index,
     split_columns,
+    with_columns,
 )
+from jaxtag.corpus.lines import is_blank
 from jaxtag.corpus.records import (
     CorpusError,
     Layout,
@@ -35,7 +37,13 @@ _WHAT = {"\t": "tabs", " ": "spaces"}
 
 
 def read_conll(
-    path: Path, lines: list[str], bare: list[str], options: DataConfig, *, tagged: bool
+    path: Path,
+    lines: list[str],
+    bare: list[str],
+    options: DataConfig,
+    *,
+    tagged: bool,
+    like: Layout | None,
 ) -> Read:
     """Read columns of any number: all token lines have the same, the most frequent one."""
     delimiter = find_delimiter(path, bare, options)
@@ -52,6 +60,7 @@ def read_conll(
     for i in token_lines:
         if len(parts[i]) != columns:
             raise _wrong_columns(path, i, bare[i], len(parts[i]), columns, delimiter, tagged)
+    options = with_columns(options, like, ("conll", columns))
     rows = [parts[i] for i in token_lines]
     row_of = {line: row for row, line in enumerate(token_lines)}
     sentences = [[row_of[i] for i in members] for _, _, members in groups]
@@ -73,7 +82,7 @@ def _classify(
     parts: list[list[str]] = []
     for line in bare:
         columns: list[str] = []
-        if not line.strip():
+        if is_blank(line):
             kinds.append("blank")
         elif comment and line.startswith(comment):
             kinds.append("aside")
@@ -169,10 +178,17 @@ def _index_and_token(rows: Sequence[Sequence[str]], sentences: Sequence[Sequence
 
 
 def read_conllu(
-    path: Path, lines: list[str], bare: list[str], options: DataConfig, *, tagged: bool
+    path: Path,
+    lines: list[str],
+    bare: list[str],
+    options: DataConfig,
+    *,
+    tagged: bool,
+    like: Layout | None,
 ) -> Read:
     """Read CoNLL-U: words are tokens; ranges (1-2) and empty nodes (8.1) stay in the source."""
     token, tag = 1, 3
+    options = with_columns(options, like, ("conllu", 10))
     if options.token_column != "auto":
         token = find_column("token-column", options.token_column, 10, path, names=True)
     if options.tag_column != "auto":
@@ -182,7 +198,7 @@ def read_conllu(
     parts: list[tuple[str, str]] = []
     for i, line in enumerate(bare):
         pair = "", ""
-        if not line.strip():
+        if is_blank(line):
             kinds.append("blank")
         elif line.startswith(("#", comment)):
             kinds.append("aside")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtag.config import DataConfig
-from jaxtag.corpus.lines import BOM, content
+from jaxtag.corpus.lines import BOM, content, is_blank
 from jaxtag.corpus.records import CorpusError, Layout, Sentence, group, mistake, quote, several
 
 TOKEN_KEYS = ("tokens", "words")
@@ -23,7 +23,7 @@ def read_jsonl(
 ) -> tuple[Layout, tuple[Sentence, ...]]:
     """Read one object a line, tokens and tags under the usual keys or those that the flags name."""
     comment = None if options.comment == "auto" else options.comment or None
-    kinds = ["blank" if not line.strip() else "token" for line in bare]
+    kinds = ["blank" if is_blank(line) else "token" for line in bare]
     if comment is not None:
         kinds = ["aside" if line.startswith(comment) else kinds[i] for i, line in enumerate(bare)]
     token_keys: dict[str, None] = {}
@@ -36,7 +36,7 @@ def read_jsonl(
         tag_key = _key(path, i + 1, row, options.tag_column, TAG_KEYS, needed=tagged)
         tokens = _tokens(path, i + 1, token_key, row[token_key])
         tags = None
-        if tag_key and (tagged or row[tag_key]):
+        if tag_key and (tagged or not _no_tags(row[tag_key])):
             values = _values(path, i + 1, tag_key, row[tag_key], len(tokens))
             ids_seen = ids_seen or any(isinstance(value, int) for value in values)
             tags = _tags(path, i + 1, values, options.labels, tagged=tagged)
@@ -103,6 +103,11 @@ def _tokens(path: Path, line: int, key: str, values: Any) -> tuple[str, ...]:
             found = f"{quote(json.dumps(value))} as token {place}"
             raise mistake(path, line, f"strings under {key!r}", found, "put it in quotes")
     return tuple(values)
+
+
+def _no_tags(values: Any) -> bool:
+    """Whether there is no list of tags, or an empty one, or one of nulls."""
+    return not values or (isinstance(values, list) and all(value is None for value in values))
 
 
 def _values(path: Path, line: int, key: str, values: Any, length: int) -> list[str | int]:

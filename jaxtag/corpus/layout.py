@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from jaxtag import labels
 from jaxtag.config import DataConfig
-from jaxtag.corpus.records import mistake, quote, several
+from jaxtag.corpus.lines import is_blank
+from jaxtag.corpus.records import Layout, mistake, quote, several
 
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 CONLLU_ID = re.compile(r"[0-9]+(?:-[0-9]+|\.[0-9]+)?\Z")
@@ -37,8 +39,8 @@ def find_format(
             return "jsonl"
         case ".conllu":
             return "conllu"
-    filled = (line for line in bare if line.strip())
-    if next(filled, "").lstrip().startswith("{"):
+    filled = (line for line in bare if not is_blank(line))
+    if next(filled, "").lstrip(" \t").startswith("{"):
         return "jsonl"
     return "conllu" if _looks_conllu(bare) else "conll"
 
@@ -47,7 +49,7 @@ def _looks_conllu(bare: Iterable[str]) -> bool:
     """Whether all token lines, and at least one, have ten tab columns and begin with an id."""
     found = False
     for line in bare:
-        if line.startswith("#") or not line.strip():
+        if line.startswith("#") or is_blank(line):
             continue
         if line.count("\t") != 9 or not CONLLU_ID.match(line.partition("\t")[0]):
             return False
@@ -63,7 +65,7 @@ def find_delimiter(path: Path, bare: Sequence[str], options: DataConfig) -> str:
         case "space":
             return " "
     comment = "#" if options.comment == "auto" else options.comment
-    filled = [(i, line) for i, line in enumerate(bare) if line.strip()]
+    filled = [(i, line) for i, line in enumerate(bare) if not is_blank(line)]
     # A comment may hold a tab in a file of spaces; hashtags alone are no comments.
     sure = [
         (i, line)
@@ -107,6 +109,24 @@ def find_column(flag: str, given: str, columns: int, path: Path, *, names: bool)
     expected = f"--data.{flag} to be auto, 1 to {columns}, or -1 to -{columns}{names_too}"
     found = f"{quote(given)} where the file has {several(columns, 'column')}"
     raise mistake(path, None, expected, found, "give another column")
+
+
+def with_columns(options: DataConfig, like: Layout | None, file: tuple[str, int]) -> DataConfig:
+    """Give the options the columns of ``like`` where the file has its format, and no fewer.
+
+    A file of more columns is mostly one with predictions added.
+    """
+    if like is None or file[0] != like.format or file[1] < like.columns:
+        return options
+    return replace(
+        options,
+        token_column=_column(options.token_column, like.token_column),
+        tag_column=_column(options.tag_column, like.tag_column),
+    )
+
+
+def _column(given: str, index: int | None) -> str:
+    return given if given != "auto" or index is None else str(index + 1)
 
 
 def guess_tag_column(

@@ -8,8 +8,9 @@ import gzip
 import zlib
 from encodings.aliases import aliases
 from pathlib import Path
+from typing import BinaryIO
 
-from jaxtag.corpus.records import mistake, quote
+from jaxtag.corpus.records import CorpusError, mistake, quote
 
 BOM = "\ufeff"
 _COMMON = ("utf-8", "utf-16", "latin-1", "cp1252", "gb18030", "big5", "shift-jis", "euc-kr")
@@ -28,16 +29,25 @@ def read_lines(path: Path, encoding: str) -> tuple[list[str], str]:
     A line ends at LF only: every other Unicode line end may stand inside a token. A byte order
     mark stays in the first line.
     """
-    codec = codec_for(encoding, path)
+    codec_for(encoding, path)
     data = _read_bytes(path)
     if not data:
         raise mistake(path, None, "a corpus", "an empty file", "give a file that has sentences")
-    codec = _without_mark(codec, data)
-    text = _decode(data, codec, path)
+    text, codec = _decode(data, encoding, path)
     if "\n" not in text and text.rstrip("\r").count("\r") > 1:
         cure = "convert its line ends, as with tr '\\r' '\\n'"
         raise mistake(path, 1, "lines that end in a line feed", "only carriage returns", cure)
     return split_lines(text), codec
+
+
+def read_stream(stream: BinaryIO, encoding: str, name: str) -> list[str]:
+    """Read the raw lines of a whole stream, which a codec of wide characters needs."""
+    codec_for(encoding, name)
+    try:
+        data = stream.read()
+    except (OSError, ValueError) as error:
+        raise _unreadable(error, name, "check where it comes from") from None
+    return split_lines(_decode(data, encoding, name)[0])
 
 
 def split_lines(text: str) -> list[str]:
@@ -57,6 +67,15 @@ def content(line: str) -> str:
     'dog\tO'
     """
     return line.removesuffix("\n").removesuffix("\r")
+
+
+def is_blank(line: str) -> bool:
+    r"""Whether a line holds nothing but spaces, tabs and its end; other white space is a token.
+
+    >>> [is_blank(line) for line in ("\t\r\n", " ", "\u3000", "\x1c")]
+    [True, True, False, False]
+    """
+    return not line.strip(" \t\r\n")
 
 
 def contents(lines: list[str]) -> list[str]:
@@ -98,8 +117,7 @@ def _read_bytes(path: Path) -> bytes:
         cure = "change its permissions"
         raise mistake(path, None, "a readable file", "that reading is not allowed", cure) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise mistake(path, None, "a readable file", f"{reason!r}", "check the path") from None
+        raise _unreadable(error, path, "check the path") from None
     named = path.name.lower().endswith(".gz")
     if not data or not (named or data.startswith(_GZIP_MAGIC)):
         return data
@@ -110,6 +128,12 @@ def _read_bytes(path: Path) -> bytes:
         if not data.startswith(_GZIP_MAGIC):
             cure = "take .gz off its name if it is not compressed"
         raise mistake(path, None, "gzip data", f"damage ({error})", cure) from None
+
+
+def _unreadable(error: OSError | ValueError, path: Path | str, cure: str) -> CorpusError:
+    reason = getattr(error, "strerror", None) or str(error)
+    what = "a readable file" if isinstance(path, Path) else "readable text"
+    return mistake(path, None, what, repr(reason), cure)
 
 
 def _without_mark(codec: str, data: bytes) -> str:
@@ -125,33 +149,43 @@ def _without_mark(codec: str, data: bytes) -> str:
             return codec
 
 
-def _decode(data: bytes, codec: str, path: Path) -> str:
+def _decode(data: bytes, encoding: str, path: Path | str) -> tuple[str, str]:
+    """Give the text and the codec that turns it into the same bytes again, or refuse them."""
+    codec = _without_mark(codec_for(encoding, path), data)
     try:
-        return data.decode(codec)
+        text = data.decode(codec)
     except UnicodeDecodeError as error:
         mark = next((mark for mark in _MARKS if data.startswith(mark[0])), None)
         if mark is not None:
             found, cure = f"a {mark[1]} byte order mark", f"give --data.encoding {mark[2]}"
             raise mistake(path, 1, f"{codec} text", found, cure) from None
-        raise _undecodable(data, codec, error, path, 1) from None
+        raise _undecodable(data, codec, error, path) from None
     except UnicodeError as error:
         cure = "give the file's --data.encoding"
         raise mistake(path, None, f"{codec} text", quote(str(error)), cure) from None
-
-
-def decode_line(data: bytes, codec: str, path: str, line: int) -> str:
-    """Decode one line of a stream strictly."""
     try:
-        return data.decode(codec)
-    except UnicodeDecodeError as error:
-        raise _undecodable(data, codec, error, path, line) from None
+        again = text.encode(codec)
+    except UnicodeError as error:
+        raise _one_way(codec, path, None, quote(str(error))) from None
+    if again != data:
+        same = min(len(data), len(again))
+        start = next((i for i in range(same) if data[i] != again[i]), same)
+        found = f"bytes {data[start : start + 4]!r} that would become {again[start : start + 4]!r}"
+        raise _one_way(codec, path, data[:start].count(b"\n") + 1, found)
+    return text, codec
+
+
+def _one_way(codec: str, path: Path | str, line: int | None, found: str) -> CorpusError:
+    """Some codecs have several spellings of one character and write only one of them."""
+    expected = f"text that can be written back unchanged as {codec}"
+    return mistake(path, line, expected, found, "convert the file to utf-8")
 
 
 def _undecodable(
-    data: bytes, codec: str, error: UnicodeDecodeError, path: Path | str, first_line: int
-) -> Exception:
+    data: bytes, codec: str, error: UnicodeDecodeError, path: Path | str
+) -> CorpusError:
     before = data[: error.start].decode(codec, "replace")
     found = f"byte 0x{data[error.start]:02x} after {quote(before.rpartition(chr(10))[2][-20:])}"
     others = [name for name in ("utf-8", "latin-1", "cp1252") if codec_for(name, path) != codec]
     cure = f"give the file's --data.encoding, such as {' or '.join(others)}"
-    return mistake(path, first_line + before.count("\n"), f"{codec} text", found, cure)
+    return mistake(path, 1 + before.count("\n"), f"{codec} text", found, cure)

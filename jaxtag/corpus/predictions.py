@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from jaxtag import files
 from jaxtag.corpus.jsonl import with_predictions
-from jaxtag.corpus.lines import content
+from jaxtag.corpus.lines import codec_for, content
 from jaxtag.corpus.records import Corpus, Layout, Sentence, mistake, quote, several
 
 MISC_KEY = "Pred="
@@ -44,14 +43,18 @@ def _write_text(corpus: Corpus, text: str, path: Path | str | None) -> None:
     target = None if path is None or str(path) == "-" else Path(path)
     try:
         data = text.encode(corpus.encoding)
-    except UnicodeEncodeError as error:
-        found = quote(text[error.start : error.end])
+    except UnicodeError as error:
+        found = quote(str(error))
+        if isinstance(error, UnicodeEncodeError):
+            found = quote(text[error.start : error.end])
         cure = "train with tags that this encoding has"
         raise mistake(target, None, f"{corpus.encoding} text", found, cure) from None
     if target is None:
         _write_stdout(data, text)
     else:
-        _write_file(data, target)
+        files.write_bytes(
+            target, gzip.compress(data, mtime=0) if target.suffix.lower() == ".gz" else data
+        )
 
 
 def predicted_source(corpus: Corpus, sentence: Sentence, tags: Sequence[str]) -> list[str]:
@@ -92,13 +95,18 @@ def conll_source(tokens: Sequence[str], tags: Sequence[str]) -> tuple[str, ...]:
     return (*(f"{token}\t{tag}\n" for token, tag in zip(tokens, tags, strict=True)), "\n")
 
 
-def conll_corpus(sentences: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Corpus:
+def conll_corpus(
+    sentences: Iterable[tuple[Sequence[str], Sequence[str]]], encoding: str = "utf-8"
+) -> Corpus:
     r"""Make a corpus in memory from tokens and tags, with the source that a file of it would have.
+
+    It is written in ``encoding``, with the byte order mark that this name stands for.
 
     >>> made = conll_corpus([(["Rome"], ["B-LOC"]), (["Go", "!"], ["O", "O"])])
     >>> made.text, made.sentences[1].line
     ('Rome\tB-LOC\n\nGo\tO\n!\tO\n\n', 3)
     """
+    codec = codec_for(encoding, None)
     made: list[Sentence] = []
     line = 1
     for tokens, tags in sentences:
@@ -106,7 +114,7 @@ def conll_corpus(sentences: Iterable[tuple[Sequence[str], Sequence[str]]]) -> Co
         places = tuple(range(len(tokens)))
         made.append(Sentence(tuple(tokens), tuple(tags), source, places, line))
         line += len(source)
-    return Corpus(None, Layout("conll", "\t", 2, 0, 1, None), tuple(made), "utf-8")
+    return Corpus(None, Layout("conll", "\t", 2, 0, 1, None), tuple(made), codec)
 
 
 def _with_misc(misc: str, tag: str) -> str:
@@ -157,7 +165,7 @@ def _check_tags(corpus: Corpus, tags: Iterable[str]) -> None:
 def _encodes(tags: Sequence[str], encoding: str) -> bool:
     try:
         "".join(tags).encode(encoding)
-    except UnicodeEncodeError:
+    except UnicodeError:
         return False
     return True
 
@@ -170,29 +178,3 @@ def _write_stdout(data: bytes, text: str) -> None:
     else:
         buffer.write(data)
     sys.stdout.flush()
-
-
-def _write_file(data: bytes, path: Path) -> None:
-    """Write beside the file and rename; a link is followed, a device is written to directly."""
-    if path.suffix.lower() == ".gz":
-        data = gzip.compress(data, mtime=0)
-    real = Path(os.path.realpath(path))
-    try:
-        if real.exists() and not real.is_file() and not real.is_dir():
-            real.write_bytes(data)
-            return
-        temporary = real.with_name(f".{real.name[:200]}.{os.getpid()}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, real)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        cure = "choose another file for the output"
-        reason = repr(error.strerror or str(error))
-        raise mistake(path, None, "a file that can be written", reason, cure) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxtag.config import InputError
+from jaxtag.files import printable
 
 
 class CorpusError(InputError):
@@ -95,7 +96,7 @@ class Corpus:
     layout: Layout
     sentences: tuple[Sentence, ...]
     encoding: str
-    """Codec without its byte order mark, which stays in the first source line."""
+    """Codec to write with; as read, one without a byte order mark, which stays in the source."""
 
     @property
     def token_count(self) -> int:
@@ -121,8 +122,7 @@ def mistake(
     >>> print(mistake("a.conll", 7, "a token and a tag", "'dog'", "add the tag"))
     a.conll:7: expected a token and a tag, found 'dog'; add the tag
     """
-    place = "<memory>" if path is None else str(path)
-    place = place.encode("unicode_escape").decode() if not place.isprintable() else place
+    place = "<memory>" if path is None else printable(path)
     where = place if line is None else f"{place}:{line}"
     return CorpusError(f"{where}: expected {expected}, found {found}; {cure}")
 
