@@ -61,8 +61,9 @@ def read_json(path: Path) -> Any:
 def flatten(tree: Any) -> dict[str, npt.NDArray[Any]]:
     """Name every leaf by its path, as ``encoder.layers.0.bias``, and bring it to the host."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(jax.device_get(tree))
+    # safetensors writes an array's memory as it lies, which a transposed view would garble.
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf, order="C")
         for path, leaf in leaves
     }
 

@@ -44,6 +44,11 @@ class TestTree:
             assert (one.dtype, one.shape) == (other.dtype, other.shape)
             assert one.tobytes() == other.tobytes()
 
+    def test_a_transposed_view_is_saved_as_it_reads_not_as_it_lies(self, tmp_path):
+        view = {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3).T}
+        checkpoint.save_tree(tmp_path / "state", view)
+        assert (checkpoint.load_tree(tmp_path / "state", view)["kernel"] == view["kernel"]).all()
+
     def test_a_tree_on_a_device_is_loaded_into_its_shapes_alone(self, tmp_path):
         params = {"head": {"kernel": jnp.arange(6.0).reshape(2, 3)}}
         checkpoint.save_tree(tmp_path / "model", params)
