@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Integer
 
 from jaxtag.config import InputError
 from jaxtag.labels import spans
+from jaxtag.losses import int32_labels
 
 
 class MetricsError(InputError):
@@ -34,7 +35,7 @@ class TokenCounts(NamedTuple):
 
 
 def token_counts(
-    logits_BLC: Float[Array, "B L C"], labels_BL: Int[Array, "B L"], *, ignore_index: int = -100
+    logits_BLC: Float[Array, "B L C"], labels_BL: Integer[Array, "B L"], *, ignore_index: int = -100
 ) -> TokenCounts:
     """Count the tokens whose largest logit is their label's; of equal logits the first wins.
 
@@ -48,6 +49,7 @@ def token_counts(
             f"expected logits (B, L, C) and labels (B, L), "
             f"found {logits_BLC.shape} and {labels_BL.shape}"
         )
+    labels_BL = int32_labels(labels_BL)
     keep_BL = labels_BL != ignore_index
     right_BL = jnp.argmax(logits_BLC, axis=-1) == labels_BL
     return TokenCounts(

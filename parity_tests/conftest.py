@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 import pytest
+import report
+from report import Parity
 
 from jaxtag import step, train
 
@@ -38,7 +40,33 @@ def data_dir() -> Path:
     return path
 
 
+PARITY = pytest.StashKey[Parity]()
+
+
+@pytest.fixture
+def parity(pytestconfig) -> Parity:
+    """Holds what a test measures to its claim's bound, and keeps it for the report."""
+    return pytestconfig.stash[PARITY]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[PARITY] = Parity()
+    if config.getoption("--parity-report") is not None:
+        config.option.markexpr = "parity"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    path = session.config.getoption("--parity-report")
+    if path is not None:
+        report.write(session.config.stash[PARITY], Path(path))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--parity-report",
+        metavar="FILE",
+        help="run the parity tests, long ones too, and write what they measured as a page",
+    )
     parser.addoption(
         "--long-minutes",
         type=float,

@@ -1,4 +1,4 @@
-"""The optimizer's three parts, schedule, clipping and decay, each by hand."""
+"""The optimizer's parts, schedule, clipping, decay and bias corrections, each by hand."""
 
 from __future__ import annotations
 
@@ -137,3 +137,22 @@ def test_a_gradient_below_the_limit_is_left_alone():
 def test_a_limit_of_zero_clips_nothing():
     seen = first_moment(0.0, {"bias": jnp.array([6e6, 8e6])})
     np.testing.assert_allclose(seen["bias"], [6e6, 8e6], rtol=FEW_FLOAT32_ROUNDINGS)
+
+
+# AdamW
+
+
+def test_a_bias_correction_keeps_its_digits():
+    counts = np.array([1, 2, 3, 10, 100, 1000, 100_000], np.int32)
+    for decay in (0.8, 0.9, 0.95, 0.999, 0.9999):
+        found = jax.vmap(lambda count, decay=decay: optim.bias_correction(decay, count))(counts)
+        np.testing.assert_allclose(
+            found, 1.0 - decay ** counts.astype(np.float64), rtol=FEW_FLOAT32_ROUNDINGS
+        )
+
+
+def test_adamw_without_the_parameters_is_an_error():
+    optimizer = optim.adamw(0.1)
+    params = {"kernel": jnp.ones(2)}
+    with pytest.raises(ValueError, match="expected the parameters as third argument"):
+        optimizer.update(params, optimizer.init(params))

@@ -11,9 +11,6 @@ FLOAT32_EPS = 2.0**-23
 # both sides are that far from the exact value at most, 2.5 in 1.8 million rows.
 CROSS_ENTROPY_LOSS_EPS = 4
 
-# An element of the gradient, of which none exceeds the class weight, in eps: 4, unrolled 7.5.
-CROSS_ENTROPY_GRADIENT_EPS = 8
-
 # Relative, for a sum of positive float32 numbers, added in another order.
 FEW_FLOAT32_ROUNDINGS = 8 * FLOAT32_EPS
 
