@@ -26,7 +26,7 @@ class Claim:
 _CLAIMS = (
     Claim("1", "kept, correct and confusion counts equal torch's", 0, "differences"),
     Claim("2", "loss per token against torch, float32", 4, "eps·S"),
-    Claim("3", "gradient of the loss against torch", 8, "eps·w an element"),
+    Claim("3", "gradient against torch (C 1,000, smoothed: its float64)", 8, "eps·w an element"),
     Claim("4a", "loss per token against float64", 4, "eps·S"),
     Claim("4b", "its error beyond 1.5 × torch's own", 1, "eps·S"),
     Claim("5", "loss(x + k) = loss(x) where x + k is exact", 0, "bits that differ"),
