@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# The README's percentages have two decimals.
+# Percentages written with two decimals.
 PERCENT_OF_TWO_DECIMALS = 0.005
 
 FLOAT32_EPS = 2.0**-23
