@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,17 @@ from report import Parity
 from jaxtag import step, train
 
 STARTED = time.monotonic()
+
+# What torch said is recorded in the fixtures, and test_records.py compares with that.
+NEED_TORCH = ["test_losses.py", "test_mutations.py", "test_parity_*.py", "test_token_counts.py"]
+NEED_TORCH += ["torch_*.py", "weights.py"]
+HAS_TORCH = find_spec("torch") is not None
+collect_ignore_glob = [] if HAS_TORCH else NEED_TORCH
+
+
+def pytest_report_header() -> str | None:
+    return None if HAS_TORCH else "torch is not installed: comparing with its records alone"
+
 
 # Compiling costs more than all else here, so compiled programs outlive the test run. Devices stay
 # as they are: a test of several fake ones starts its own process.

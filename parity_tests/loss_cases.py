@@ -33,12 +33,15 @@ def raw_bits(seed, shape):
     return np.random.Philox(key=seed).random_raw(int(np.prod(shape))).reshape(shape)
 
 
+def nearly_normal(seed, shape):
+    """Sums of four uniform numbers, which need no libm; float64, of variance 1."""
+    fields = raw_bits(seed, shape).view(np.uint16).reshape(*shape, 4)
+    return (fields.sum(axis=-1, dtype=np.int64) - 2 * 65535) * (np.sqrt(3.0) / 65536)
+
+
 def draw(seed, rows, num_classes):
     """One row of B: logits of all scales and offsets, ties, -inf, inf and NaN; a tenth ignored."""
-    fields = raw_bits([seed, 1], (rows, num_classes)).view(np.uint16)
-    # The sum of four uniform numbers is nearly normal, and needs no libm.
-    sums = fields.reshape(rows, num_classes, 4).sum(axis=-1, dtype=np.int64)
-    normal = (sums - 2 * 65535) * (np.sqrt(3.0) / 65536)
+    normal = nearly_normal([seed, 1], (rows, num_classes))
     choice = raw_bits([seed, 2], (rows, 6))
     scale = np.array(SCALES)[choice[:, 0] % len(SCALES), None]
     offset = np.array(OFFSETS, np.float32)[choice[:, 1] % len(OFFSETS), None]

@@ -10,7 +10,7 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from claims import CLAIMS
@@ -60,8 +60,8 @@ class Parity:
 def write(parity: Parity, path: Path) -> None:
     """Write the page: a row for each claim, and a picture of the trainings."""
     rows = "\n".join(_row(key, parity.measured) for key in CLAIMS)
-    versions = ", ".join(f"{name} {version(name)}" for name in ("jax", "flax", "optax", "torch"))
-    machine = html.escape(f"{_processor()}, {os.cpu_count()} cores, {platform.platform()}")
+    versions = ", ".join(map(_version, ("jax", "flax", "optax", "torch")))
+    machine = html.escape(f"{processor()}, {os.cpu_count()} cores, {platform.platform()}")
     flags = html.escape(os.environ.get("XLA_FLAGS", "") or "none")
     picture = "<p>No training was measured in this run.</p>"
     if parity.curves:
@@ -77,6 +77,13 @@ def write(parity: Parity, path: Path) -> None:
         ),
         encoding="utf-8",
     )
+
+
+def _version(name: str) -> str:
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return f"{name} not installed"
 
 
 def _row(key: str, measured: Sequence[Measured]) -> str:
@@ -96,7 +103,8 @@ def _row(key: str, measured: Sequence[Measured]) -> str:
     )
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,29 +1,24 @@
-"""The same tagger, data and training on both sides, for the parity tests of whole models."""
+"""Seeds in; a tagger, data and a training, the same bits everywhere, and jaxtag's run of it out.
+
+Nothing here needs torch, so that what is recorded of it can be checked where it is missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-import torch
-from torch.nn.utils import clip_grad_norm_
+from loss_cases import nearly_normal
 
 from jaxtag import batch as batches
-from jaxtag import device, model, optim, plan, step
+from jaxtag import checkpoint, device, losses, model, optim, plan, step
 from jaxtag.config import ModelConfig, TrainConfig
 from jaxtag.encode import PARTS, Encoded
 from jaxtag.precision import Policy
-from torch_ref import losses as torch_losses
-from torch_ref import metrics as torch_metrics
-from torch_ref import optim as torch_optim
-from torch_ref.batch import Sentences, collate
-from torch_ref.model import Tagger
-
-# One thread: on small tensors more of them only wait for each other.
-torch.set_num_threads(1)
 
 CLASSES, WORDS, AFFIXES = 9, 30_000, 500
 MODELS = {
@@ -48,26 +43,57 @@ def corpus(seed: int, sentences: int) -> Encoded:
     return Encoded(ids, parts, labels.astype(np.int32), offsets)
 
 
-def torch_tagger(kind: str, seed: int) -> Tagger:
-    """A tagger of torch_ref with its own initial weights, embeddings made small."""
-    torch.manual_seed(seed)
-    tagger = Tagger(MODELS[kind], words=WORDS, kind="affixes", parts=AFFIXES, classes=CLASSES)
-    with torch.no_grad():
-        tagger.embed.words.weight.mul_(0.1)
-        tagger.embed.inside.table.weight.mul_(0.1)  # type: ignore[union-attr, operator]
-    return tagger
-
-
-def jax_tagger(kind: str) -> model.Model:
-    """jaxtag's model of the same settings; its weights come from torch_ref's."""
+def tagger(kind: str) -> model.Model:
+    """jaxtag's model."""
     sizes = model.Sizes(words=WORDS, kind="affixes", parts=AFFIXES, classes=CLASSES)
     return model.build(MODELS[kind], Policy("float32"), sizes)
 
 
-def torch_batch(encoded: Encoded, placement: plan.Placement) -> Any:
-    """The placement's sentences, padded to the longest of them."""
-    sentences = Sentences(encoded)
-    return collate([sentences[int(index)] for index in placement.sentences])
+def start(kind: str, seed: int) -> dict[str, Any]:
+    """The parameters that a training begins with, of about the sizes that are usual."""
+
+    def leaf(path: Any, shape: Any) -> Any:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        values = nearly_normal([seed, zlib.crc32(name.encode())], shape.shape)
+        if name.endswith("kernel"):
+            values = values / np.sqrt(shape.shape[0])
+        elif name.endswith("scale"):
+            values = 1.0 + 0.1 * values
+        else:
+            values = 0.1 * values
+        if name in ("embed.words", "embed.inside.table"):
+            values[0] = 0.0  # padding
+        return values.astype(np.float32)
+
+    shapes = jax.eval_shape(tagger(kind).init, jax.random.key(0))
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
+
+
+def first_batches(encoded: Encoded, count: int) -> Sequence[plan.Placement]:
+    """So many batches of one shape."""
+    shapes = plan.choose_shapes(encoded.lengths, shapes=1, batch_tokens=640)
+    return plan.epoch_plan(shapes, encoded.lengths, seed=0).batches[:count]
+
+
+def logits_and_gradients(
+    kind: str, params: Any, encoded: Encoded, placements: Sequence[plan.Placement]
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Of each batch: its tokens' logits, and the gradient of its mean loss, leaf by leaf."""
+    network = tagger(kind)
+
+    @jax.jit
+    def program(params: Any, batch: batches.Batch) -> Any:
+        def objective(params: Any) -> Any:
+            logits_BLC = network.apply(params, batch)
+            return losses.masked_token_loss(logits_BLC, batch.labels_BL).mean(), logits_BLC
+
+        (_, logits_BLC), grads = jax.value_and_grad(objective, has_aux=True)(params)
+        return logits_BLC, grads
+
+    for placement in placements:
+        batch = batches.make_batch(encoded, placement)
+        logits_BLC, grads = program(params, batch)
+        yield np.asarray(logits_BLC)[batch.ids_BL != 0], checkpoint.flatten(grads)
 
 
 @dataclass(frozen=True)
@@ -76,8 +102,8 @@ class Trained:
 
     losses: list[float]
     correct: list[int]
-    close: list[int]
-    """Tokens whose two best logits lie within 1e-5, whose count may differ."""
+    close: list[list[int]]
+    """Tokens whose two best logits lie within 1e-5, which may count otherwise elsewhere."""
 
 
 def settings(steps: int) -> TrainConfig:
@@ -97,42 +123,13 @@ def groups(encoded: Encoded, steps: int, seed: int) -> list[Sequence[plan.Placem
     return found[:steps]
 
 
-def train_torch(
-    tagger: Tagger, encoded: Encoded, steps: Sequence[Sequence[plan.Placement]]
-) -> Trained:
-    """The loop of torch_ref.step, on batches padded to their longest sentence."""
-    config = settings(len(steps))
-    optimizer, schedule = torch_optim.build(tagger, config, len(steps))
-    trained = Trained([], [], [])
-    for placements in steps:
-        micro = [torch_batch(encoded, placement) for placement in placements]
-        count = sum(torch_losses.loss_count(batch.labels) for batch in micro)
-        optimizer.zero_grad()
-        total, correct, close = 0.0, 0, 0
-        for batch in micro:
-            logits = tagger(batch)
-            loss = torch_losses.masked_token_loss(logits, batch.labels)
-            (loss.total / count).backward()
-            total += float(loss.total.detach())
-            correct += torch_metrics.token_counts(logits, batch.labels).correct
-            best = logits.detach()[batch.mask].topk(2, dim=-1).values
-            close += int((best[:, 0] - best[:, 1] < 1e-5).sum())
-        clip_grad_norm_(tagger.parameters(), config.clip_norm)
-        optimizer.step()
-        schedule.step()
-        trained.losses.append(total / float(count))
-        trained.correct.append(correct)
-        trained.close.append(close)
-    return trained
-
-
-def train_jax(
+def train(
     kind: str, start: Any, encoded: Encoded, steps: Sequence[Sequence[plan.Placement]]
 ) -> Trained:
     """jaxtag's own programs, on batches of three static shapes."""
     config = settings(len(steps))
     schedule = optim.schedule(config, len(steps))
-    recipe = step.Recipe(jax_tagger(kind), optim.build(config, schedule), schedule)
+    recipe = step.Recipe(tagger(kind), optim.build(config, schedule), schedule)
     devices = device.local_devices(8)
     programs = step.train_programs(recipe, devices)
     state = step.TrainState(start, recipe.optimizer.init(start), np.int32(0))
@@ -156,11 +153,3 @@ def train_jax(
         trained.losses.append(sum(float(part.loss.total) for part in parts) / count)
         trained.correct.append(sum(int(part.tokens.correct) for part in parts))
     return trained
-
-
-def double(tagger: Tagger, kind: str) -> Tagger:
-    """A float64 copy."""
-    copy = Tagger(MODELS[kind], words=WORDS, kind="affixes", parts=AFFIXES, classes=CLASSES)
-    copy = copy.double()
-    copy.load_state_dict({k: v.double() for k, v in tagger.state_dict().items()})
-    return copy

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import conftest
 import pytest
 
 import jaxtag
 
 PACKAGE = Path(jaxtag.__file__).parent
+REFERENCE = PACKAGE.parent / "torch_ref"
 # A module imports only modules that stand before it here.
 ORDER = [
     "config",
@@ -98,6 +101,21 @@ def test_config_imports_neither_jax_nor_numpy_nor_jaxtyping():
 
 def test_torch_is_imported_nowhere():
     assert [path for path in sources() if "torch" in top_levels(path)] == []
+
+
+def test_the_reference_shares_files_and_ids_with_jaxtag_and_nothing_that_computes():
+    shared = {"config", "corpus", "demo", "encode", "labels"}
+    for path in REFERENCE.rglob("*.py"):
+        own = {name.split(".")[1] for name in imported(path) if name.startswith("jaxtag.")}
+        assert own <= shared, path
+
+
+def test_the_tests_that_need_torch_are_those_left_out_without_it():
+    for path in Path(__file__).parent.glob("*.py"):
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        at_once = ast.Module([n for n in body if isinstance(n, ast.Import | ast.ImportFrom)], [])
+        needs = "torch" in ast.unparse(at_once).replace(".", " ").split()
+        assert needs <= any(fnmatch.fnmatch(path.name, glob) for glob in conftest.NEED_TORCH), path
 
 
 def test_nothing_that_runs_code_from_a_file_is_imported_or_called():

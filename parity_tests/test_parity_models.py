@@ -5,96 +5,97 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+import safetensors.torch
+import taggers
+import torch
+import torch_taggers
+import weights
+from loss_cases import Worst
 
-torch = pytest.importorskip("torch")
-
-import safetensors.torch  # noqa: E402
-import taggers  # noqa: E402
-import weights  # noqa: E402
-
-from jaxtag import checkpoint, losses, optim  # noqa: E402
-from jaxtag.batch import make_batch  # noqa: E402
-from jaxtag.config import TrainConfig  # noqa: E402
-from jaxtag.plan import choose_shapes, epoch_plan  # noqa: E402
-from torch_ref import losses as torch_losses  # noqa: E402
-from torch_ref import optim as torch_optim  # noqa: E402
+from jaxtag import checkpoint, optim
+from jaxtag.config import TrainConfig
+from torch_ref import optim as torch_optim
 
 pytestmark = pytest.mark.parity
-KINDS = pytest.mark.parametrize("kind", ["bilstm", "transformer"])
-
-
-def gradients(tagger, batch):
-    """Gradients of the mean loss by name, as arrays of jaxtag's layout."""
-    loss = torch_losses.masked_token_loss(tagger(batch), batch.labels)
-    (loss.total / loss.count).backward()
-    named = {name: p.grad for name, p in tagger.named_parameters() if p.grad is not None}
-    return weights.to_jax(named)
+KINDS = pytest.mark.parametrize("kind", taggers.MODELS)
 
 
 @KINDS
 def test_logits_and_gradients_of_both_models_are_torchs(parity, kind):
-    encoded = taggers.corpus(seed=1, sentences=160)
-    shapes = choose_shapes(encoded.lengths, shapes=1, batch_tokens=640)
-    placements = epoch_plan(shapes, encoded.lengths, seed=1).batches[:20]
-    tagger = taggers.torch_tagger(kind, seed=1)
-    model, params = taggers.jax_tagger(kind), weights.to_jax(tagger.state_dict())
-
-    @jax.jit
-    def logits_and_gradient(params, batch):
-        def objective(params):
-            logits_BLC = model.apply(params, batch)
-            return losses.masked_token_loss(logits_BLC, batch.labels_BL).mean(), logits_BLC
-
-        (_, logits_BLC), grads = jax.value_and_grad(objective, has_aux=True)(params)
-        return logits_BLC, grads
-
-    worst_logit, worst_gradient, worst_leaf = 0.0, 0.0, ""
-    for placement in placements:
-        batch = taggers.torch_batch(encoded, placement)
-        logits_BLC, grads = logits_and_gradient(params, make_batch(encoded, placement))
-        with torch.no_grad():
-            expected = tagger(batch)[batch.mask].numpy()
-        rows, length = batch.ids.shape
-        found = np.asarray(logits_BLC)[:rows, :length][batch.mask.numpy()]
-        worst_logit = max(worst_logit, float(np.abs(found - expected).max()))
-        tagger.zero_grad()
-        theirs = checkpoint.flatten(gradients(tagger, batch))
-        exact = checkpoint.flatten(gradients(taggers.double(tagger, kind), batch))
-        whole = np.sqrt(sum(float((leaf**2).sum()) for leaf in exact.values()))
-        for name, ours in checkpoint.flatten(grads).items():
-            size = float(np.linalg.norm(exact[name]))
-            gap = float(np.linalg.norm(ours.astype(np.float64) - theirs[name]))
+    encoded, start = taggers.corpus(seed=1, sentences=320), taggers.start(kind, seed=1)
+    placements = taggers.first_batches(encoded, 20)
+    arguments = encoded, placements
+    ours = taggers.logits_and_gradients(kind, start, *arguments)
+    theirs = torch_taggers.logits_and_gradients(torch_taggers.tagger(kind, start), *arguments)
+    in_float64 = torch_taggers.tagger(kind, start, torch.float64)
+    exact = torch_taggers.logits_and_gradients(in_float64, *arguments)
+    worst, batches = Worst(parity), 0
+    for (logits, found), (expected, reference), (_, truth) in zip(ours, theirs, exact, strict=True):
+        worst.see("10a", np.abs(logits - expected).max(), kind)
+        whole = np.sqrt(sum((leaf**2).sum() for leaf in truth.values()))
+        for name, leaf in found.items():
+            size = np.linalg.norm(truth[name])
+            gap = np.linalg.norm(np.float64(leaf) - reference[name])
             relative = gap / (size if size > 1e-12 * whole else whole)
-            if relative > worst_gradient:
-                worst_gradient, worst_leaf = relative, name
-    parity.check("10a", worst_logit, case=kind, cases=len(placements))
-    parity.check("10b", worst_gradient, case=f"{kind}, {worst_leaf}", cases=len(placements))
+            worst.see("10b", relative, f"{kind}, {name}")
+        batches += 1
+    assert batches == 20
+    worst.check()
+
+
+def agree_at_every_step(worst, name, ours, theirs):
+    """See losses and counts of two trainings, step by step."""
+    losses = np.array(theirs.losses)
+    gaps = np.abs(ours.losses - losses) / losses
+    worst.see("11a", gaps.max(), f"{name}, step {gaps.argmax() + 1}", len(losses))
+    differ = np.abs(np.array(ours.correct) - theirs.correct)
+    ties = [f"step {step + 1}: tokens {theirs.close[step]}" for step in np.flatnonzero(differ)]
+    beyond = sum(max(0, d - len(c)) for d, c in zip(differ, theirs.close, strict=True))
+    case = f"{name}, counts apart at {'; '.join(ties) or 'no step'}"
+    worst.see("11b", beyond, case, len(losses))
 
 
 @KINDS
 def test_a_training_of_100_steps_is_torchs(parity, kind):
-    steps = 100
-    encoded = taggers.corpus(seed=0, sentences=240)
-    groups = taggers.groups(encoded, steps, seed=0)
-    tagger = taggers.torch_tagger(kind, seed=0)
-    start = weights.to_jax(tagger.state_dict())
-    theirs = taggers.train_torch(tagger, encoded, groups)
-    ours = taggers.train_jax(kind, start, encoded, groups)
-    gaps = np.abs(np.array(ours.losses) - theirs.losses) / np.abs(theirs.losses)
-    missed = np.abs(np.array(ours.correct) - theirs.correct) - np.array(theirs.close)
-    parity.curve(kind, theirs.losses, ours.losses)
-    parity.check("11a", float(gaps.max()), case=f"{kind}, step {gaps.argmax() + 1}", cases=steps)
-    parity.check("11b", int(missed.clip(0).sum()), case=kind, cases=steps)
+    encoded, start = taggers.corpus(seed=0, sentences=240), taggers.start(kind, seed=0)
+    groups = taggers.groups(encoded, 100, seed=0)
+    theirs = torch_taggers.train(torch_taggers.tagger(kind, start), encoded, groups)
+    ours = taggers.train(kind, start, encoded, groups)
+    worst = Worst(parity)
+    agree_at_every_step(worst, kind, ours, theirs)
+    worst.check()
+
+
+@pytest.mark.long
+@KINDS
+def test_a_training_of_1000_steps_is_torchs_and_as_near_to_float64(parity, kind):
+    worst, ratios = Worst(parity), []
+    for seed in (0, 1, 2):
+        encoded, start = taggers.corpus(seed, sentences=16_000), taggers.start(kind, seed)
+        groups = taggers.groups(encoded, 1000, seed)
+        theirs, exact = (
+            torch_taggers.train(torch_taggers.tagger(kind, start, dtype), encoded, groups)
+            for dtype in (torch.float32, torch.float64)
+        )
+        ours = taggers.train(kind, start, encoded, groups)
+        agree_at_every_step(worst, f"{kind}, seed {seed}", ours, theirs)
+        own, torchs = (np.abs(np.divide(t.losses, exact.losses) - 1) for t in (ours, theirs))
+        ratios.append(own.max() / torchs.max())
+        if seed == 0:
+            parity.curve(kind, theirs.losses, ours.losses)
+    case = f"{kind}, seeds {', '.join(f'{ratio:.2f}' for ratio in ratios)}"
+    worst.see("11c", np.median(ratios), case, len(ratios))
+    worst.check()
 
 
 @KINDS
 def test_weights_go_to_jaxtag_and_back_without_a_changed_byte(parity, kind, tmp_path):
-    state = taggers.torch_tagger(kind, seed=3).state_dict()
+    state = torch_taggers.tagger(kind, taggers.start(kind, seed=3)).state_dict()
     safetensors.torch.save_file(state, tmp_path / "torch.safetensors")
     loaded = safetensors.torch.load_file(tmp_path / "torch.safetensors")
     params = weights.to_jax(loaded)
     checkpoint.save_tree(tmp_path / "jax.safetensors", params)
-    template = jax.eval_shape(taggers.jax_tagger(kind).init, jax.random.key(0))
+    template = jax.eval_shape(taggers.tagger(kind).init, jax.random.key(0))
     back = weights.to_torch(
         checkpoint.load_tree(tmp_path / "jax.safetensors", template), like=state
     )
@@ -104,12 +105,11 @@ def test_weights_go_to_jaxtag_and_back_without_a_changed_byte(parity, kind, tmp_
 
 @KINDS
 def test_moments_and_step_of_adamw_go_there_and_back_without_a_changed_byte(parity, kind):
-    tagger = taggers.torch_tagger(kind, seed=4)
+    tagger = torch_taggers.tagger(kind, taggers.start(kind, seed=4))
     optimizer, _ = torch_optim.build(tagger, TrainConfig(), 10)
     encoded = taggers.corpus(seed=4, sentences=8)
-    shapes = choose_shapes(encoded.lengths, shapes=1)
-    batch = taggers.torch_batch(encoded, epoch_plan(shapes, encoded.lengths).batches[0])
-    gradients(tagger, batch)
+    placements = taggers.first_batches(encoded, 1)
+    list(torch_taggers.logits_and_gradients(tagger, encoded, placements))
     optimizer.step()
     names = {id(p): name for name, p in tagger.named_parameters()}
     held = {

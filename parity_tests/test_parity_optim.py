@@ -5,9 +5,10 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 import torch
+import torch_adamw
+from adamw_cases import SETTINGS, compare, tensors, trained
 from loss_cases import Worst
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -19,82 +20,12 @@ pytestmark = pytest.mark.parity
 
 # AdamW
 
-STEPS = 1000
-SHAPES = {"table": (40, 16), "matrix": (16, 9), "bias": (9, 1)}
-SCHEDULE = TrainConfig(lr=5e-3, warmup=0.1, decay="cosine")
-# The first names no weight decay, no betas and no epsilon: the defaults are compared as well.
-SETTINGS = {
-    "defaults": {"lr": 1e-3},
-    "no decay": {"lr": 1e-2, "weight_decay": 0.0},
-    "strong decay": {"lr": 1e-3, "weight_decay": 0.1},
-    "other betas": {"lr": 1e-3, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.01},
-    "schedule": {"lr": SCHEDULE.lr, "weight_decay": 0.01},
-}
-
-
-def tensors(seed):
-    """First parameters, and each step's gradient: rows of sizes 1e-6 to 1, a fifth of them 0."""
-    rng = np.random.default_rng(seed)
-    params, grads = {}, {}
-    for name, shape in SHAPES.items():
-        params[name] = rng.normal(0.0, 0.5, shape).astype(np.float32)
-        sizes = 10.0 ** rng.uniform(-6.0, 0.0, (1, shape[0], 1))
-        kept = rng.random((STEPS, shape[0], 1)) >= 0.2
-        grads[name] = (rng.normal(size=(STEPS, *shape)) * sizes * kept).astype(np.float32)
-    return params, grads
-
-
-def torch_trained(params, grads, options, has_schedule):
-    """Parameters and both moments after the last of these gradients."""
-    leaves = {name: torch.nn.Parameter(torch.tensor(value)) for name, value in params.items()}
-    optimizer = torch.optim.AdamW(leaves.values(), **options)
-    factor = schedule_factor(SCHEDULE, STEPS) if has_schedule else lambda step: 1.0
-    scheduler = LambdaLR(optimizer, factor)
-    for number in range(len(next(iter(grads.values())))):
-        for name, leaf in leaves.items():
-            leaf.grad = torch.tensor(grads[name][number])
-        optimizer.step()
-        scheduler.step()
-    state = {name: optimizer.state[leaf] for name, leaf in leaves.items()}
-    return (
-        {name: leaf.detach().numpy() for name, leaf in leaves.items()},
-        {name: held["exp_avg"].numpy() for name, held in state.items()},
-        {name: held["exp_avg_sq"].numpy() for name, held in state.items()},
-    )
-
-
-def jaxtag_trained(params, grads, options, has_schedule):
-    """The same of jaxtag, all steps in one program."""
-    names = dict(options)
-    rate = names.pop("lr")
-    if "betas" in names:
-        names["b1"], names["b2"] = names.pop("betas")
-    optimizer = optim.adamw(optim.schedule(SCHEDULE, STEPS) if has_schedule else rate, **names)
-
-    def step(carried, gradient):
-        params, state = carried
-        updates, state = optimizer.update(gradient, state, params)
-        return (optax.apply_updates(params, updates), state), None
-
-    run = jax.jit(lambda *start: jax.lax.scan(step, start, grads)[0])
-    params, state = run(params, optimizer.init(params))
-    return params, state.mu, state.nu
-
-
-def relative_distance(found, expected):
-    found, expected = np.float64(found), np.float64(expected)
-    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
-
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_thousand_steps_of_adamw_are_torchs(parity, name):
-    params, grads = tensors(seed=list(SETTINGS).index(name))
-    arguments = params, grads, SETTINGS[name], name == "schedule"
-    found, expected = jaxtag_trained(*arguments), torch_trained(*arguments)
+    arguments = *tensors(seed=list(SETTINGS).index(name)), SETTINGS[name], name == "schedule"
     worst = Worst(parity)
-    for part, ours, theirs in zip(("", ", m", ", v"), found, expected, strict=True):
-        for leaf, value in theirs.items():
-            worst.see("8", relative_distance(ours[leaf], value), f"{name}, {leaf}{part}")
+    compare(worst, name, trained(*arguments), torch_adamw.trained(*arguments))
     worst.check()
 
 
@@ -103,11 +34,9 @@ def test_the_first_steps_of_adamw_from_zero_are_torchs(parity, steps):
     params, grads = tensors(seed=9)
     params = {leaf: np.zeros_like(value) for leaf, value in params.items()}
     grads = {leaf: value[:steps] for leaf, value in grads.items()}
-    worst = Worst(parity)
     arguments = params, grads, {"lr": 1e-3, "weight_decay": 0.0}, False
-    found, expected = jaxtag_trained(*arguments)[0], torch_trained(*arguments)[0]
-    for leaf, value in expected.items():
-        worst.see("8", relative_distance(found[leaf], value), f"step {steps} from zero, {leaf}")
+    worst, case = Worst(parity), f"step {steps} from zero"
+    compare(worst, case, trained(*arguments)[:1], torch_adamw.trained(*arguments)[:1])
     worst.check()
 
 
