@@ -20,7 +20,8 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object
         if isinstance(module, nn.Embedding | nn.LayerNorm)
         for parameter in module.parameters(recurse=False)
     }
-    decayed, free = [], []
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
             is_matrix = parameter.ndim > 1 and id(parameter) not in spared

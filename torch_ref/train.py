@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,26 +32,26 @@ class TorchConfig(config.Config):
 
 @dataclass(frozen=True)
 class Data:
-    """The splits and what their ids mean."""
+    """The splits by name, and what their ids mean."""
 
     encoder: encode.Encoder
     scheme: str
-    gold: dict[str, list[Sequence[str]]]
-    sentences: dict[str, Sentences]
+    gold: dict[demo.Split, list[Sequence[str]]]
+    sentences: dict[demo.Split, Sentences]
 
 
 def read(settings: config.Config) -> Data:
     """Read the corpora; vocabulary and labels come from the training one."""
     paths = {name: getattr(settings.data, name) for name in SPLITS}
+    corpora: dict[demo.Split, corpus.Corpus]
     if paths["train"] is None:
         corpora = {name: corpus.conll_corpus(demo.sentences(name)) for name in SPLITS}
     else:
         train = corpus.read(paths["train"], settings.data)
-        corpora = {"train": train} | {
-            name: corpus.read(path, settings.data, like=train.layout)
-            for name, path in paths.items()
-            if path is not None and name != "train"
-        }
+        corpora = {"train": train}
+        for name, path in paths.items():
+            if path is not None and name != "train":
+                corpora[name] = corpus.read(path, settings.data, like=train.layout)
     tokens = {name: [s.tokens for s in c.sentences] for name, c in corpora.items()}
     tags = {name: [s.tags or () for s in c.sentences] for name, c in corpora.items()}
     scheme = settings.data.scheme
@@ -59,7 +59,7 @@ def read(settings: config.Config) -> Data:
     label_list = labels.complete_labels(itertools.chain.from_iterable(tags["train"]), found)
     encoder = encode.build_encoder(tokens["train"], label_list, settings.encode)
     sentences = {n: Sentences(encode.encode(tokens[n], tags[n], encoder)) for n in corpora}
-    gold = {name: [row for row in rows if row] for name, rows in tags.items()}
+    gold: dict[demo.Split, list[Sequence[str]]] = {n: [r for r in tags[n] if r] for n in corpora}
     return Data(encoder, found, gold, sentences)
 
 
@@ -80,12 +80,14 @@ def batch_size(settings: config.Config, sentences: Sentences) -> int:
     return max(1, round(settings.train.batch_tokens / mean))
 
 
-def evaluation_batches(sentences: Sentences, size: int) -> DataLoader[Batch]:
+def evaluation_batches(sentences: Sentences, size: int) -> Iterable[Batch]:
     """All sentences, in order."""
     return DataLoader(sentences, batch_size=size, collate_fn=collate)
 
 
-def score(model: Tagger, data: Data, name: str, size: int) -> tuple[float, float, dict[str, float]]:
+def score(
+    model: Tagger, data: Data, name: demo.Split, size: int
+) -> tuple[float, float, dict[str, float]]:
     """Loss, accuracy and entity scores of a split."""
     batches = evaluation_batches(data.sentences[name], size)
     loss, counts, rows = step.evaluate(model, batches)
