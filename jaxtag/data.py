@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxtag import corpus, demo, labels, plan
 from jaxtag.config import Config, ConfigError
 from jaxtag.corpus import Corpus
-from jaxtag.encode import Encoded, Encoder, build_encoder, encode
+from jaxtag.encode import Encoded, Encoder, build_encoder, encode, show
 
 SPLITS: tuple[demo.Split, ...] = ("train", "dev", "test")
 
@@ -110,13 +110,3 @@ def unseen_warning(name: str, tags: Sequence[str]) -> str:
         f"{name} has labels that training lacked: {show(tags)}; they are never predicted, count "
         "as misses, and have no loss"
     )
-
-
-def show(names: Sequence[str]) -> str:
-    """Names on one line, whatever is in them; of many, the first 40.
-
-    >>> show(["O", "B-PER", "two\\nlines"])
-    "O B-PER 'two\\\\nlines'"
-    """
-    shown = " ".join(name if name.isprintable() else repr(name) for name in names[:40])
-    return shown if len(names) <= 40 else f"{shown} … ({len(names) - 40:,} more)"

@@ -9,14 +9,15 @@ never saw is nothing, where a hash would give it the embedding of some other one
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
-from jaxtag.config import EncodeConfig, InputError
+from jaxtag.config import MAX_FLOAT32, ConfigError, EncodeConfig, InputError
 
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 IGNORE = -100  # the label that counts for nothing, PyTorch's ignore_index
@@ -201,3 +202,41 @@ def shape(word: str) -> str:
         if classes[-2:] != [kind, kind]:
             classes.append(kind)
     return "".join(classes)
+
+
+def class_weights(given: Sequence[str], labels: Sequence[str]) -> Float[np.ndarray, " C"] | None:
+    """Weights of the classes in the labels' order, from items as ``O=0.5``; None where none is.
+
+    A label without an item has weight 1. Raises ``ConfigError`` for anything else.
+
+    >>> class_weights(["O=0.5"], ["O", "B-PER"]).tolist()
+    [0.5, 1.0]
+    """
+    if not given:
+        return None
+    weights: dict[str, float] = {}
+    for item in given:
+        name, _, value = item.rpartition("=")
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = math.nan
+        if name not in labels or name in weights or not 0.0 <= weight <= MAX_FLOAT32:
+            raise ConfigError(
+                "train.class-weights: expected LABEL=WEIGHT with a weight of 0 or more, once for "
+                f"any of {show(labels)}, found {item!r}"
+            )
+        weights[name] = weight
+    if not any(weights.get(name, 1.0) for name in labels):
+        raise ConfigError("train.class-weights: expected a weight above 0, found none")
+    return np.array([weights.get(name, 1.0) for name in labels], np.float32)
+
+
+def show(names: Sequence[str]) -> str:
+    """Names on one line, whatever is in them; of many, the first 40.
+
+    >>> show(["O", "B-PER", "two\\nlines"])
+    "O B-PER 'two\\\\nlines'"
+    """
+    shown = " ".join(name if name.isprintable() else repr(name) for name in names[:40])
+    return shown if len(names) <= 40 else f"{shown} … ({len(names) - 40:,} more)"

@@ -10,13 +10,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxtag import checkpoint, run, step
+from jaxtag import checkpoint, diagnosis, run, step
 from jaxtag.config import Config
 from jaxtag.device import prefetch
 from jaxtag.evaluation import Evaluation, evaluate
+from jaxtag.loss_scale import alarm, find
 from jaxtag.model import Params
-from jaxtag.progress import Meter, NotFiniteError, duration, metrics_line, require_finite
+from jaxtag.progress import (
+    Meter,
+    NotFiniteError,
+    duration,
+    metrics_line,
+    require_finite,
+    scaling_line,
+)
 from jaxtag.session import (
+    Group,
     Position,
     Session,
     compile_programs,
@@ -82,31 +91,50 @@ def _train_epoch(
         meter.add(sums, group.cells)
         finished = position.step == session.total_steps
         if position.step % session.config.train.log_steps == 0 or finished:
-            position = _log(session, meter, position)
+            position = _log(session, meter, state, position, group)
+        every = session.config.precision.report_every
+        if every and position.step % every == 0:
+            _report_precision(session, state, position, group)
+            meter.restart_clock()
         if _evaluation_due(session, position):
             if meter.steps:
-                position = _log(session, meter, position)
+                position = _log(session, meter, state, position, group)
             position = _evaluate_dev(session, state, position)
             meter.restart_clock()
         if finished or _out_of_patience(session, position):
             break
     if meter.steps:
-        position = _log(session, meter, position)
+        position = _log(session, meter, state, position, group)
     return state, position
 
 
-def _log(session: Session, meter: Meter, position: Position) -> Position:
-    """Write what the meter gathered to metrics.jsonl and to the progress line."""
-    summary = meter.summary(position.step)
+def _log(
+    session: Session, meter: Meter, state: step.TrainState, position: Position, group: Group
+) -> Position:
+    """Write what the meter gathered to metrics.jsonl and to the progress line.
+
+    Raises ``NotFiniteError`` where loss scaling has come to its end: too many steps in a row were
+    skipped. It names the first layer, seen from the loss, whose gradient is inf or NaN.
+    """
+    scaling = jax.device_get(find(state.opt_state))
+    scaled = session.recipe.scaling.mode != "off"
+    summary = meter.summary(position.step, may_overflow=scaled)
     position = replace(position, seconds=position.seconds + summary.seconds)
-    rate = float(session.recipe.schedule(position.step - 1))
     session.log.write(
         kind="train",
         step=position.step,
         epoch=position.epoch + 1,
-        lr=rate,
+        lr=float(session.recipe.schedule(max(0, int(state.step) - 1))),
         **metrics_line(summary),
+        **(scaling_line(scaling) if scaled else {}),
     )
+    limit = session.config.precision.max_skips
+    if (trouble := alarm(scaling, session.recipe.scaling, max_skips=limit)) is not None:
+        layer = diagnosis.first_bad_layer(session.recipe, state, group.batches, group.step_count)
+        raise NotFiniteError(
+            f"step {position.step:,}: {trouble}; {layer}; lower --train.lr, or use "
+            "--precision.policy bfloat16"
+        )
     left = (session.total_steps - position.step) * position.seconds / position.step
     session.line.show(
         f"epoch {position.epoch + 1}/{session.config.train.epochs} "
@@ -115,6 +143,16 @@ def _log(session: Session, meter: Meter, position: Position) -> Position:
         f"ETA {duration(left)}"
     )
     return position
+
+
+def _report_precision(
+    session: Session, state: step.TrainState, position: Position, group: Group
+) -> None:
+    """Write what each layer's gradient of this step loses in the policy's dtype."""
+    scale = float(find(state.opt_state).scale)
+    batches = [(batch, group.step_count) for batch in group.batches]
+    survey = session.survey(state.params, batches, [scale])
+    session.log.write(kind="precision", step=position.step, **survey.to_json())
 
 
 def _evaluation_due(session: Session, position: Position) -> bool:

@@ -59,6 +59,10 @@ class LossSum(NamedTuple):
     count: Int[Array, ""] | Float[Array, ""]  # type: ignore[assignment]  # hides tuple.count
     """Tokens that count, int32; with class weights the sum of their weights, float32."""
 
+    def __add__(self, other: LossSum) -> LossSum:  # type: ignore[override]  # no longer tuple
+        """Sums of two parts as those of both."""
+        return LossSum(self.total + other.total, self.count + other.count)
+
     def mean(self, *, empty: Literal["zero", "nan"] = "zero") -> Float[Array, ""]:
         """Loss per token; where nothing counts, 0, or NaN as in PyTorch."""
         count = self.count.astype(jnp.float32)
@@ -67,11 +71,11 @@ class LossSum(NamedTuple):
 
 
 def token_loss(
-    logits_BLC: Float[Array, "B L C"],
-    labels_BL: Integer[Array, "B L"],
+    logits_BLC: Float[Array | np.ndarray, "B L C"],
+    labels_BL: Integer[Array | np.ndarray, "B L"],
     *,
     ignore_index: int = -100,
-    class_weights_C: Float[Array, " C"] | None = None,
+    class_weights_C: Float[Array | np.ndarray, " C"] | None = None,
     label_smoothing: float = 0.0,
     bad_labels: Literal["nan", "ignore"] = "nan",
 ) -> Float[Array, "B L"]:
@@ -91,20 +95,20 @@ def token_loss(
     >>> token_loss(logits_BLC, jnp.array([[0, -100]])).round(4).tolist()
     [[0.12690000236034393, 0.0]]
     """
-    num_classes = logits_BLC.shape[-1]
     _check_shapes(logits_BLC, labels_BL, class_weights_C, label_smoothing)
+    num_classes = logits_BLC.shape[-1]
     labels_BL = _checked_labels(labels_BL, num_classes, ignore_index, bad_labels)
     keep_BL = labels_BL != ignore_index
     good_BL = (labels_BL >= 0) & (labels_BL < num_classes)
     safe_BL = jnp.where(keep_BL & good_BL, labels_BL, 0)
     # Before the maths: what padding holds, even NaN, must not reach the gradient as 0 * NaN.
-    logits_BLC = jnp.where(keep_BL[..., None], logits_BLC.astype(jnp.float32), 0.0)
+    logits_BLC = jnp.where(keep_BL[..., None], jnp.asarray(logits_BLC, jnp.float32), 0.0)
     top_BL = jax.lax.stop_gradient(_over_classes(jnp.maximum, logits_BLC))
     shifted_BLC = logits_BLC - top_BL[..., None]
     log_sum_BL = jnp.log(_over_classes(jnp.add, jnp.exp(shifted_BLC)))
     label_BL = jnp.take_along_axis(shifted_BLC, safe_BL[..., None], axis=-1)[..., 0]
     loss_BL = log_sum_BL - label_BL
-    weights_C = None if class_weights_C is None else class_weights_C.astype(jnp.float32)
+    weights_C = None if class_weights_C is None else jnp.asarray(class_weights_C, jnp.float32)
     if weights_C is not None:
         loss_BL = loss_BL * weights_C[safe_BL]
     if label_smoothing:
@@ -122,11 +126,11 @@ def token_loss(
 
 
 def masked_token_loss(
-    logits_BLC: Float[Array, "B L C"],
-    labels_BL: Integer[Array, "B L"],
+    logits_BLC: Float[Array | np.ndarray, "B L C"],
+    labels_BL: Integer[Array | np.ndarray, "B L"],
     *,
     ignore_index: int = -100,
-    class_weights_C: Float[Array, " C"] | None = None,
+    class_weights_C: Float[Array | np.ndarray, " C"] | None = None,
     label_smoothing: float = 0.0,
     bad_labels: Literal["nan", "ignore"] = "nan",
 ) -> LossSum:
@@ -142,6 +146,7 @@ def masked_token_loss(
     >>> int(loss.count), round(float(loss.mean()), 4)
     (2, 1.3863)
     """
+    _check_shapes(logits_BLC, labels_BL, class_weights_C, label_smoothing)
     labels_BL = _checked_labels(labels_BL, logits_BLC.shape[-1], ignore_index, bad_labels)
     loss_BL = token_loss(
         logits_BLC,
@@ -154,8 +159,8 @@ def masked_token_loss(
 
 
 def loss_count(
-    labels_BL: Integer[Array, "B L"],
-    class_weights_C: Float[Array, " C"] | None = None,
+    labels_BL: Integer[Array | np.ndarray, "B L"],
+    class_weights_C: Float[Array | np.ndarray, " C"] | None = None,
     *,
     ignore_index: int = -100,
 ) -> Int[Array, ""] | Float[Array, ""]:
@@ -165,7 +170,7 @@ def loss_count(
     """
     if class_weights_C is None:
         return jnp.sum(int32_labels(labels_BL) != ignore_index, dtype=jnp.int32)
-    weights_C = class_weights_C.astype(jnp.float32)
+    weights_C = jnp.asarray(class_weights_C, jnp.float32)
     labels_BL = _checked_labels(labels_BL, weights_C.shape[0], ignore_index, "nan")
     weight_BL = weights_C.at[labels_BL].get(
         mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
@@ -174,13 +179,13 @@ def loss_count(
 
 
 def count_bad_labels(
-    labels_BL: Integer[Array, "B L"], num_classes: int, *, ignore_index: int = -100
+    labels_BL: Integer[Array | np.ndarray, "B L"], num_classes: int, *, ignore_index: int = -100
 ) -> Int[Array, ""]:
     """Labels that are neither ``ignore_index`` nor a class, as int32; works inside jit."""
     return jnp.sum(_is_bad(int32_labels(labels_BL), num_classes, ignore_index), dtype=jnp.int32)
 
 
-def int32_labels(labels_BL: Integer[Array, "B L"]) -> Int[Array, "B L"]:
+def int32_labels(labels_BL: Integer[Array | np.ndarray, "B L"]) -> Int[Array, "B L"]:
     """Labels of any integer type as int32, what does not fit cut off at its ends.
 
     JAX casts a number to the type of the array that it is compared with: to uint8 labels, -100
@@ -189,10 +194,15 @@ def int32_labels(labels_BL: Integer[Array, "B L"]) -> Int[Array, "B L"]:
     >>> int32_labels(jnp.array([[156, 3]], jnp.uint8)) == -100
     Array([[False, False]], dtype=bool)
     """
-    if labels_BL.dtype == jnp.int32:
-        return labels_BL
+    if not isinstance(labels_BL, jax.Array):
+        labels_BL = np.asarray(labels_BL)  # JAX would keep the last 32 bits of 64
+    if not jnp.issubdtype(labels_BL.dtype, jnp.integer):
+        raise TypeError(f"labels: expected integers, found {labels_BL.dtype}")
     has, wanted = np.iinfo(labels_BL.dtype), np.iinfo(np.int32)
-    return jnp.clip(labels_BL, max(has.min, wanted.min), min(has.max, wanted.max)).astype(jnp.int32)
+    if has.min < wanted.min or has.max > wanted.max:
+        ends = max(has.min, wanted.min), min(has.max, wanted.max)
+        labels_BL = (jnp if isinstance(labels_BL, jax.Array) else np).clip(labels_BL, *ends)
+    return jnp.asarray(labels_BL, jnp.int32)
 
 
 def _over_classes(combine: Any, values_BLC: Float[Array, "B L C"]) -> Float[Array, "B L"]:
@@ -220,29 +230,32 @@ def _sum(values_BL: Float[Array, "B L"]) -> Float[Array, ""]:
 
 
 def _check_shapes(
-    logits_BLC: Float[Array, "B L C"],
-    labels_BL: Integer[Array, "B L"],
-    class_weights_C: Float[Array, " C"] | None,
+    logits_BLC: Float[Array | np.ndarray, "B L C"],
+    labels_BL: Integer[Array | np.ndarray, "B L"],
+    class_weights_C: Float[Array | np.ndarray, " C"] | None,
     label_smoothing: float,
 ) -> None:
     # Broadcasting would hide each of these, inside jit and out of it.
-    *cells, num_classes = logits_BLC.shape
-    if tuple(cells) != labels_BL.shape or not num_classes:
+    logits, labels = jnp.shape(logits_BLC), jnp.shape(labels_BL)
+    if len(logits) != 3 or logits[:2] != labels or not logits[2]:
         raise ValueError(
             f"expected logits (B, L, C) and labels (B, L) with at least one class, "
-            f"found {logits_BLC.shape} and {labels_BL.shape}"
+            f"found {logits} and {labels}"
         )
-    if class_weights_C is not None and class_weights_C.shape != (num_classes,):
+    if class_weights_C is not None and jnp.shape(class_weights_C) != logits[2:]:
         raise ValueError(
-            f"class_weights_C: expected one for each of the {num_classes} classes, "
-            f"found {class_weights_C.shape}"
+            f"class_weights_C: expected one for each of the {logits[2]} classes, "
+            f"found {jnp.shape(class_weights_C)}"
         )
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing: expected 0 to 1, found {label_smoothing}")
 
 
 def _checked_labels(
-    labels_BL: Integer[Array, "B L"], num_classes: int, ignore_index: int, bad_labels: str
+    labels_BL: Integer[Array | np.ndarray, "B L"],
+    num_classes: int,
+    ignore_index: int,
+    bad_labels: str,
 ) -> Int[Array, "B L"]:
     wide_BL = int32_labels(labels_BL)
     match bad_labels:
@@ -260,7 +273,7 @@ def _is_bad(labels_BL: Any, num_classes: int, ignore_index: int) -> Any:
 
 
 def _raise_on_bad_labels(
-    labels_BL: Integer[Array, "B L"], num_classes: int, ignore_index: int
+    labels_BL: Integer[Array | np.ndarray, "B L"], num_classes: int, ignore_index: int
 ) -> None:
     if isinstance(labels_BL, jax.core.Tracer):
         return

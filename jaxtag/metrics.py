@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Integer
 
 from jaxtag.config import InputError
@@ -29,13 +30,20 @@ class TokenCounts(NamedTuple):
     correct: Int[Array, ""]
     total: Int[Array, ""]
 
+    def __add__(self, other: TokenCounts) -> TokenCounts:  # type: ignore[override]
+        """Counts of two parts as those of both."""
+        return TokenCounts(self.correct + other.correct, self.total + other.total)
+
     def accuracy(self) -> Float[Array, ""]:
         """One ratio over all that was counted; 0 where nothing was."""
         return self.correct / jnp.maximum(self.total, 1)
 
 
 def token_counts(
-    logits_BLC: Float[Array, "B L C"], labels_BL: Integer[Array, "B L"], *, ignore_index: int = -100
+    logits_BLC: Float[Array | np.ndarray, "B L C"],
+    labels_BL: Integer[Array | np.ndarray, "B L"],
+    *,
+    ignore_index: int = -100,
 ) -> TokenCounts:
     """Count the tokens whose largest logit is their label's; of equal logits the first wins.
 
@@ -44,10 +52,10 @@ def token_counts(
     >>> int(counts.correct), int(counts.total)
     (1, 2)
     """
-    if logits_BLC.shape[:-1] != labels_BL.shape:
+    if jnp.ndim(logits_BLC) != 3 or jnp.shape(logits_BLC)[:2] != jnp.shape(labels_BL):
         raise ValueError(
             f"expected logits (B, L, C) and labels (B, L), "
-            f"found {logits_BLC.shape} and {labels_BL.shape}"
+            f"found {jnp.shape(logits_BLC)} and {jnp.shape(labels_BL)}"
         )
     labels_BL = int32_labels(labels_BL)
     keep_BL = labels_BL != ignore_index

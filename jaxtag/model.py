@@ -26,6 +26,7 @@ from jaxtag.precision import Policy
 
 Params = dict[str, Any]
 
+FLOAT32 = Policy("float32")
 BLOCK = 16  # positions that one matrix product takes together
 PART_WIDTH = 32  # width of the embedding of an affix or a character
 
@@ -51,6 +52,8 @@ class Model:
     """key -> parameters, a nested dict of float32 arrays."""
     apply: Callable[..., Float[Array, "B L C"]]
     """(parameters, batch, dropout_key=None) -> float32 logits; without a key, no dropout."""
+    policy: Policy = FLOAT32
+    """What ``apply`` computes in."""
 
 
 def build(
@@ -88,7 +91,7 @@ def build(
         nnx.replace_by_pure_dict(merged, params)
         return nnx.merge(graph, merged)(batch, Dropout(config.dropout, dropout_key))
 
-    return Model(init, apply)
+    return Model(init, apply, policy)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A train config in; one optax chain out: clip, AdamW with a decay mask, schedule.
+"""A train config in; one optax optimizer out: unscale, clip, AdamW with a decay mask, schedule.
 
 Clipping and AdamW follow PyTorch's order of operations, with bias corrections that do not lose
 their digits in float32, so that a training ported from PyTorch takes the same steps.
@@ -17,6 +17,7 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxtag.config import ConfigError, TrainConfig
+from jaxtag.loss_scale import OFF, LossScaleConfig, loss_scaled
 
 
 class AdamWState(NamedTuple):
@@ -27,14 +28,17 @@ class AdamWState(NamedTuple):
     nu: Any
 
 
-def build(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Chain clipping by global norm and AdamW under a learning-rate schedule.
+def build(
+    config: TrainConfig, schedule: optax.Schedule, scaling: LossScaleConfig = OFF
+) -> optax.GradientTransformationExtraArgs:
+    """Unscaling around clipping by global norm around AdamW under a learning-rate schedule.
 
-    Expects gradients already divided by the token count of the step.
+    Expects scaled gradients, already divided by the token count of the step. Clipping comes after
+    unscaling: scaled gradients are all above the limit, and would be clipped to almost nothing.
     """
     clip = [clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     steps = adamw(schedule, weight_decay=config.weight_decay, mask=decay_mask)
-    return optax.chain(*clip, steps)
+    return loss_scaled(optax.chain(*clip, steps), scaling)
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
@@ -56,11 +60,11 @@ def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
 def adamw(
     learning_rate: optax.ScalarOrSchedule,
     *,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
-    weight_decay: float = 1e-2,
-    mask: Callable[[Any], Any] | None = None,
+    b1: float | Array = 0.9,
+    b2: float | Array = 0.999,
+    eps: float | Array = 1e-8,
+    weight_decay: float | Array = 1e-2,
+    mask: Any | Callable[[Any], Any] | None = None,
 ) -> optax.GradientTransformation:
     """AdamW (Loshchilov and Hutter 2019) as ``torch.optim.AdamW`` computes it, and its defaults.
 
@@ -68,11 +72,16 @@ def adamw(
         m ← m + (g - m) · (1 - b1);  v ← b2 · v + (1 - b2) · g²
         p ← p - lr / (1 - b1ᵗ) · m / (√v / √(1 - b2ᵗ) + eps)
 
-    ``mask`` maps parameters to a tree of bools: where False, no weight decay. The bias
+    ``mask`` is a tree of bools, or maps parameters to one: where False, no weight decay. One for a
+    whole branch will do. Numbers are computed in the dtype of their parameter. The bias
     corrections are -expm1(t · log b): 1 - bᵗ computed in float32 is wrong by 1e-5 at the first
     steps. A schedule is read at the number of steps taken before, as after PyTorch's
     ``optimizer.step(); scheduler.step()``.
     """
+
+    for name, beta in (("b1", b1), ("b2", b2)):
+        if isinstance(beta, int | float) and not 0.0 <= beta < 1.0:
+            raise ValueError(f"{name}: expected 0 or more and less than 1, found {beta}")
 
     def init(params: Any) -> AdamWState:
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -82,18 +91,20 @@ def adamw(
         if params is None:
             raise ValueError("adamw.update: expected the parameters as third argument, found None")
         rate = learning_rate(state.count) if callable(learning_rate) else learning_rate
-        count = state.count + 1
+        count = optax.safe_increment(state.count)
         step_size = rate / bias_correction(b1, count)
         root_correction = jnp.sqrt(bias_correction(b2, count))
         mu = jax.tree.map(lambda m, g: m + (g - m) * (1.0 - b1), state.mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1.0 - b2) * (g * g), state.nu, grads)
 
         def new(p: Array, m: Array, v: Array, decays: bool) -> Array:
-            kept = p * (1.0 - rate * weight_decay) if decays else p
+            kept = p * jnp.asarray(1.0 - rate * weight_decay, p.dtype) if decays else p
+            denominator = jnp.sqrt(v) / root_correction.astype(p.dtype) + eps
             # p + (kept - step - p) gives back kept - step: floats this near subtract exactly.
-            return (kept - step_size * (m / (jnp.sqrt(v) / root_correction + eps))) - p
+            return (kept - step_size.astype(p.dtype) * (m / denominator)) - p
 
-        decays = mask(params) if mask else jax.tree.map(lambda _: True, params)
+        decays = True if mask is None else mask(params) if callable(mask) else mask
+        decays = jax.tree.broadcast(decays, params)
         return jax.tree.map(new, params, mu, nu, decays), AdamWState(count, mu, nu)
 
     return optax.GradientTransformation(init, update)
@@ -133,6 +144,10 @@ def decay_mask(params: Any) -> Any:
     )
 
 
-def bias_correction(decay: float, count: Int[Array, ""]) -> Float[Array, ""]:
-    """1 - decay ** count in float32, to its last digits."""
-    return -jnp.expm1(count.astype(jnp.float32) * math.log(decay))
+def bias_correction(decay: float | Array, count: Int[Array, ""]) -> Float[Array, ""]:
+    """1 - decay ** count, to its last digits, in float32, or in float64 where JAX has that on."""
+    if isinstance(decay, int | float):
+        log: float | Array = math.log(decay) if decay else -math.inf
+    else:  # a hyperparameter that is traced
+        log = jnp.log(decay)
+    return -jnp.expm1(count.astype(jnp.result_type(float)) * log)

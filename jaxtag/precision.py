@@ -24,14 +24,9 @@ class Policy:
     name: str
 
     def __post_init__(self) -> None:
-        if self.name == "float16":
+        if self.name not in ("float32", "bfloat16", "float16"):
             raise ConfigError(
-                "precision.policy: float16 needs dynamic loss scaling, which this version lacks; "
-                "use bfloat16 or float32"
-            )
-        if self.name not in ("float32", "bfloat16"):
-            raise ConfigError(
-                f"precision.policy: expected float32 or bfloat16, found {self.name!r}"
+                f"precision.policy: expected float32, bfloat16 or float16, found {self.name!r}"
             )
 
     @property
@@ -40,8 +35,10 @@ class Policy:
         match self.name:
             case "float32":
                 return jnp.float32
-            case _:
+            case "bfloat16":
                 return jnp.bfloat16
+            case _:
+                return jnp.float16
 
     @property
     def matmul_precision(self) -> jax.lax.Precision:
@@ -51,3 +48,14 @@ class Policy:
                 return jax.lax.Precision.HIGHEST
             case _:
                 return jax.lax.Precision.DEFAULT
+
+    @property
+    def compiler_options(self) -> dict[str, bool] | None:
+        """What ``jax.jit`` is to be given.
+
+        On GPU, XLA by default leaves out a float16 rounding that is followed by a cast to
+        float32, as every gradient of a float32 parameter has: it would then neither overflow at
+        65,504 nor underflow, and the loss scale would follow other gradients than PyTorch's.
+        """
+        # A bool: XLA does not take the string "false".
+        return {"xla_allow_excess_precision": False} if self.name == "float16" else None

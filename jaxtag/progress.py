@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from jaxtag.config import InputError
+from jaxtag.loss_scale import LossScaleState
 from jaxtag.step import StepSums
 
 PLAIN_SECONDS = 10.0  # between two lines where the output is no terminal
@@ -36,7 +37,7 @@ class Summary:
 
     steps: int
     loss: float
-    """Per real token (or per unit of class weight)."""
+    """Per real token (or per unit of class weight); 0 where none counted or all overflowed."""
     accuracy: float
     tokens: int
     cells: int
@@ -72,17 +73,23 @@ class Meter:
         """Steps since the last summary."""
         return len(self.sums)
 
-    def summary(self, step: int) -> Summary:
+    def summary(self, step: int, *, may_overflow: bool = False) -> Summary:
         """Fetch the sums up to ``step`` and start anew.
 
-        ``NotFiniteError`` names the first step whose loss is not finite.
+        ``NotFiniteError`` names the first step whose loss is not finite; where a step ``may
+        overflow``, and is skipped then, its loss is left out.
         """
         fetched = jax.device_get(self.sums)
+        kept = []
         for back, sums in zip(range(len(fetched) - 1, -1, -1), fetched, strict=True):
-            require_finite(sum(float(part.loss.total) for part in sums), f"step {step - back:,}")
+            loss = sum(float(part.loss.total) for part in sums)
+            if math.isfinite(loss):
+                kept += sums
+            elif not may_overflow:
+                require_finite(loss, f"step {step - back:,}")
         parts = [part for sums in fetched for part in sums]
-        total = sum(np.float64(part.loss.total) for part in parts)
-        count = sum(np.float64(part.loss.count) for part in parts)
+        total = sum(np.float64(part.loss.total) for part in kept)
+        count = sum(np.float64(part.loss.count) for part in kept)
         tokens = sum(int(part.tokens.total) for part in parts)
         correct = sum(int(part.tokens.correct) for part in parts)
         now = time.perf_counter()
@@ -100,6 +107,16 @@ class Meter:
     def restart_clock(self) -> None:
         """Leave out the time since the last summary, spent on something else than steps."""
         self.started = time.perf_counter()
+
+
+def scaling_line(scaling: LossScaleState) -> dict[str, Any]:
+    """The counts of loss scaling as ``metrics.jsonl`` has them."""
+    return {
+        "loss_scale": float(scaling.scale),
+        "applied": int(scaling.applied),
+        "skipped": int(scaling.skipped),
+        "consecutive_skips": int(scaling.consecutive_skips),
+    }
 
 
 class ProgressLine:

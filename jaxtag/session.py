@@ -6,11 +6,10 @@ program for every planned shape.
 
 from __future__ import annotations
 
-import math
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +18,17 @@ import numpy as np
 
 from jaxtag import checkpoint, files, optim, plan, run, step
 from jaxtag.batch import Batch, make_batch
-from jaxtag.config import MAX_FLOAT32, Config, ConfigError
-from jaxtag.data import Data, read, show
+from jaxtag.config import Config, ConfigError, PrecisionConfig
+from jaxtag.data import Data, read
 from jaxtag.device import Devices, local_devices
-from jaxtag.encode import IGNORE
+from jaxtag.diagnosis import Survey, surveyor
+from jaxtag.encode import IGNORE, class_weights
+from jaxtag.loss_scale import OFF, LossScaleConfig
 from jaxtag.model import Params
-from jaxtag.precision import Policy
 from jaxtag.progress import ProgressLine
 from jaxtag.tagger import build_model
+
+FLOAT32 = PrecisionConfig()
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Session:
     recipe: step.Recipe
     programs: step.TrainPrograms
     evaluate: Callable[..., Any]
+    survey: Callable[..., Survey]
+    """(parameters, batches with their counts, scales); compiled where it is first asked for."""
     total_steps: int
     path: Path
     log: run.MetricsLog
@@ -75,9 +79,13 @@ class Group(NamedTuple):
 def prepare(config: Config) -> tuple[Session, step.TrainState, Position]:
     """Bring a training to where only compiling is left before its next step."""
     run.check(config)
-    Policy(config.precision.policy)  # refuses what it cannot do before anything is read
     devices = local_devices(config.data.row_multiple)
     line = ProgressLine()
+    if config.precision.policy == "float16" and jax.default_backend() == "tpu":
+        line.say(
+            "warning: float16 on TPU: its matrix units are made for bfloat16, which also needs no "
+            "loss scale; --precision.policy bfloat16"
+        )
     data = read(config, line.say)
     total_steps = _total_steps(config, data)
     recipe = _recipe(config, data, total_steps)
@@ -91,6 +99,7 @@ def prepare(config: Config) -> tuple[Session, step.TrainState, Position]:
         recipe=recipe,
         programs=step.train_programs(recipe, devices),
         evaluate=step.eval_program(recipe.model, devices),
+        survey=surveyor(recipe, build_model(replace(config, precision=FLOAT32), data.encoder)),
         total_steps=total_steps,
         path=path,
         log=run.MetricsLog(path / run.METRICS, keep_lines=position.metrics_lines),
@@ -105,13 +114,31 @@ def prepare(config: Config) -> tuple[Session, step.TrainState, Position]:
 
 def _recipe(config: Config, data: Data, total_steps: int) -> step.Recipe:
     schedule = optim.schedule(config.train, total_steps)
+    scaling = _scaling(config.precision)
+    weights = class_weights(config.train.class_weights, data.encoder.labels)
     return step.Recipe(
         build_model(config, data.encoder),
-        optim.build(config.train, schedule),
+        optim.build(config.train, schedule, scaling),
         schedule,
+        scaling,
         seed=config.train.seed,
-        class_weights_C=_class_weights(config.train.class_weights, data.encoder.labels),
+        class_weights_C=weights,
         label_smoothing=config.train.label_smoothing,
+    )
+
+
+def _scaling(config: PrecisionConfig) -> LossScaleConfig:
+    mode = config.loss_scale
+    if mode == "auto":
+        mode = "dynamic" if config.policy == "float16" else "off"
+    if mode == "off":
+        return OFF
+    return LossScaleConfig(
+        init_scale=config.init_scale,
+        growth_interval=config.growth_interval,
+        min_scale=config.min_scale,
+        max_scale=config.max_scale,
+        mode=mode,
     )
 
 
@@ -150,27 +177,6 @@ def _read_position(path: Path, saved: dict[str, Any]) -> Position:
             f"{path / run.CHECKPOINTS}: written by another version of jaxtag ({error}); "
             "go on with that one, or start another run"
         ) from error
-
-
-def _class_weights(given: Sequence[str], label_list: Sequence[str]) -> np.ndarray[Any, Any] | None:
-    if not given:
-        return None
-    weights: dict[str, float] = {}
-    for item in given:
-        name, _, value = item.rpartition("=")
-        try:
-            weight = float(value)
-        except ValueError:
-            weight = math.nan
-        if name not in label_list or name in weights or not 0.0 <= weight <= MAX_FLOAT32:
-            raise ConfigError(
-                "train.class-weights: expected LABEL=WEIGHT with a weight of 0 or more, once for "
-                f"any of {show(label_list)}, found {item!r}"
-            )
-        weights[name] = weight
-    if not any(weights.get(name, 1.0) for name in label_list):
-        raise ConfigError("train.class-weights: expected a weight above 0, found none")
-    return np.array([weights.get(name, 1.0) for name in label_list], np.float32)
 
 
 def _write_setup(

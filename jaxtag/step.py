@@ -1,14 +1,16 @@
 """One optimizer step, one evaluation step, one prediction step: pure functions, then jit.
 
-    loss     = sum of per-token losses / tokens of the whole optimizer step
+    loss     = sum of per-token losses / tokens of the whole optimizer step · loss scale
     gradient = d loss / d parameters, summed over micro-batches and devices
+    update   = unscale, check, clip, AdamW; or nothing at all, where the gradient is not finite
 
 Nothing is averaged twice: labels are known before the step, so the count of its tokens is too,
-and what is differentiated has already been divided by it.
+and what is differentiated has already been divided by it: float16 could not hold a sum's gradient.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -22,6 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 from jaxtag import losses, metrics
 from jaxtag.batch import Batch
 from jaxtag.device import Devices
+from jaxtag.loss_scale import OFF, LossScaleConfig, find, select_applied
 from jaxtag.model import Model, Params
 
 
@@ -31,7 +34,7 @@ class TrainState(NamedTuple):
     params: Params
     opt_state: optax.OptState
     step: Int[Array, ""]
-    """Optimizer steps taken, int32."""
+    """Optimizer steps taken, int32; those skipped for an overflow are not among them."""
 
 
 class StepSums(NamedTuple):
@@ -48,6 +51,8 @@ class Recipe:
     model: Model
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
+    scaling: LossScaleConfig = OFF
+    """That of ``optimizer``, as ``optim.build`` makes it; off: any optimizer will do."""
     seed: int = 0
     class_weights_C: Float[np.ndarray, " C"] | None = None
     label_smoothing: float = 0.0
@@ -65,8 +70,9 @@ def gradient(
     batch: Batch,
     step_count: Float[Array, ""],
     dropout_key: Key[Array, ""] | None,
+    scale: float | Float[Array, ""] = 1.0,
 ) -> tuple[Params, StepSums]:
-    """This batch's part of the optimizer step's gradient, and its sums.
+    """This batch's part of the optimizer step's gradient times ``scale``, and its sums.
 
     ``step_count`` is the loss count of the whole optimizer step, all micro-batches and devices
     included; the parts of the micro-batches add up to the step's gradient.
@@ -81,9 +87,14 @@ def gradient(
             label_smoothing=recipe.label_smoothing,
         )
         sums = StepSums(loss, metrics.token_counts(logits_BLC, batch.labels_BL))
-        return loss.total / jnp.where(step_count > 0, step_count, 1.0), sums
+        return loss.total / jnp.where(step_count > 0, step_count, 1.0) * scale, sums
 
     return jax.grad(objective, has_aux=True)(params)
+
+
+def loss_scale(recipe: Recipe, state: TrainState) -> float | Float[Array, ""]:
+    """What this step's loss is multiplied by; 1 without scaling."""
+    return 1.0 if recipe.scaling.mode == "off" else find(state.opt_state).scale
 
 
 def _weights(recipe: Recipe) -> Float[Array, " C"] | None:
@@ -93,12 +104,16 @@ def _weights(recipe: Recipe) -> Float[Array, " C"] | None:
 def apply_gradient(
     recipe: Recipe, state: TrainState, grads: Params, step_count: Float[Array, ""]
 ) -> TrainState:
-    """Take one optimizer step; where no token counted, change nothing at all."""
+    """Take one optimizer step, or skip it; where no token counted, change nothing at all."""
 
     def update(state: TrainState) -> TrainState:
         updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params, opt_state, state.step + 1)
+        if recipe.scaling.mode == "off":
+            return TrainState(params, opt_state, state.step + 1)
+        # Adding nothing is not nothing: XLA makes a subnormal parameter 0.
+        params = select_applied(opt_state, params, state.params)
+        return TrainState(params, opt_state, state.step + find(opt_state).last_finite)
 
     return jax.lax.cond(step_count > 0, update, lambda state: state, state)
 
@@ -108,7 +123,8 @@ def train_step(
 ) -> tuple[TrainState, StepSums]:
     """One optimizer step on one batch."""
     key = dropout_key(recipe, state.step, micro_batch=0)
-    grads, sums = gradient(recipe, state.params, batch, step_count, key)
+    scale = loss_scale(recipe, state)
+    grads, sums = gradient(recipe, state.params, batch, step_count, key, scale)
     return apply_gradient(recipe, state, grads, step_count), sums
 
 
@@ -120,9 +136,10 @@ def accumulate_step(
     step_count: Float[Array, ""],
     micro_batch: Int[Array, ""],
 ) -> tuple[Params, StepSums]:
-    """Add one micro-batch's part to the gradient of the optimizer step."""
+    """Add one micro-batch's part to the gradient of the optimizer step, scaled as all of it."""
     key = dropout_key(recipe, state.step, micro_batch)
-    grads, sums = gradient(recipe, state.params, batch, step_count, key)
+    scale = loss_scale(recipe, state)
+    grads, sums = gradient(recipe, state.params, batch, step_count, key, scale)
     return jax.tree.map(jnp.add, accumulated, grads), sums
 
 
@@ -166,6 +183,7 @@ class TrainPrograms:
 def train_programs(recipe: Recipe, devices: Devices) -> TrainPrograms:
     """Jit the training steps, rows of the batch split over the devices, all else on each."""
     rows, whole = devices.rows, devices.whole
+    jit = functools.partial(jax.jit, compiler_options=recipe.model.policy.compiler_options)
 
     def train(state, batch, step_count):  # type: ignore[no-untyped-def]
         return train_step(recipe, state, batch, step_count)
@@ -180,17 +198,17 @@ def train_programs(recipe: Recipe, devices: Devices) -> TrainPrograms:
         return jax.tree.map(jnp.zeros_like, params)
 
     return TrainPrograms(
-        train=jax.jit(
+        train=jit(
             train, in_shardings=(whole, rows, whole), out_shardings=whole, donate_argnums=(0,)
         ),
-        accumulate=jax.jit(
+        accumulate=jit(
             accumulate,
             in_shardings=(whole, whole, rows, whole, whole),
             out_shardings=whole,
             donate_argnums=(1,),
         ),
-        zeros=jax.jit(zeros, in_shardings=(whole,), out_shardings=whole),
-        apply=jax.jit(
+        zeros=jit(zeros, in_shardings=(whole,), out_shardings=whole),
+        apply=jit(
             apply, in_shardings=(whole, whole, whole), out_shardings=whole, donate_argnums=(0,)
         ),
     )
@@ -208,6 +226,7 @@ def eval_program(
         evaluate,
         in_shardings=(devices.whole, devices.rows),
         out_shardings=(devices.whole, devices.rows),
+        compiler_options=model.policy.compiler_options,
     )
 
 
@@ -217,4 +236,9 @@ def predict_program(model: Model, devices: Devices) -> Callable[[Params, Batch],
     def predict(params: Params, batch: Batch) -> Int[Array, "B L"]:
         return predict_step(model, params, batch)
 
-    return jax.jit(predict, in_shardings=(devices.whole, devices.rows), out_shardings=devices.rows)
+    return jax.jit(
+        predict,
+        in_shardings=(devices.whole, devices.rows),
+        out_shardings=devices.rows,
+        compiler_options=model.policy.compiler_options,
+    )

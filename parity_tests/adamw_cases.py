@@ -8,6 +8,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import optax
+from distances import relative_distance
 from loss_cases import nearly_normal, raw_bits
 
 from jaxtag import optim
@@ -55,12 +56,6 @@ def trained(params, grads, options, has_schedule):
     run = jax.jit(lambda *start: jax.lax.scan(step, start, grads)[0])
     params, state = run(params, optimizer.init(params))
     return params, state.mu, state.nu
-
-
-def relative_distance(found, expected):
-    """L2 norm of the difference over that of what is expected."""
-    found, expected = np.float64(found), np.float64(expected)
-    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
 
 
 def compare(worst, case, found, expected):

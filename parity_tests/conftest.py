@@ -23,8 +23,8 @@ from jaxtag import step, train
 STARTED = time.monotonic()
 
 # What torch said is recorded in the fixtures, and test_records.py compares with that.
-NEED_TORCH = ["test_losses.py", "test_mutations.py", "test_parity_*.py", "test_token_counts.py"]
-NEED_TORCH += ["torch_*.py", "weights.py"]
+NEED_TORCH = ["test_losses.py", "test_mutations.py", "test_parity_[!p]*.py", "test_reference.py"]
+NEED_TORCH += ["test_token_counts.py", "torch_*.py", "weights.py"]
 HAS_TORCH = find_spec("torch") is not None
 collect_ignore_glob = [] if HAS_TORCH else NEED_TORCH
 
@@ -63,14 +63,17 @@ def parity(pytestconfig) -> Parity:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[PARITY] = Parity()
-    if config.getoption("--parity-report") is not None:
+    path = config.getoption("--parity-report")
+    if path is not None:
         config.option.markexpr = "parity"
+        if not path or Path(path).is_dir() or not os.access(Path(path).parent, os.W_OK):
+            raise pytest.UsageError(f"--parity-report: expected a file to write, found {path!r}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     path = session.config.getoption("--parity-report")
-    if path is not None:
-        report.write(session.config.stash[PARITY], Path(path))
+    if path is not None and session.testscollected and not session.config.option.collectonly:
+        report.write(session.config.stash[PARITY], Path(path), failed=session.testsfailed)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

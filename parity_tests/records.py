@@ -80,7 +80,7 @@ def derive_taggers():
     }
     placements = taggers.first_batches(encoded, BATCHES)
     groups = taggers.groups(encoded, STEPS, SEED)
-    for kind in taggers.MODELS:
+    for kind in taggers.TRAINED:
         start = taggers.start(kind, SEED)
         tagger = torch_taggers.tagger(kind, start)
         found = torch_taggers.logits_and_gradients(tagger, encoded, placements)
@@ -91,7 +91,9 @@ def derive_taggers():
         trained = torch_taggers.train(torch_taggers.tagger(kind, start), encoded, groups)
         arrays[f"{kind}/training/losses"] = np.float64(trained.losses)
         arrays[f"{kind}/training/correct"] = np.int64(trained.correct)
-        arrays[f"{kind}/training/close"] = np.int64([len(tokens) for tokens in trained.close])
+        steps = [np.full(len(tokens), step) for step, tokens in enumerate(trained.close)]
+        close = np.concatenate([*steps, []]), np.concatenate([*trained.close, []])
+        arrays[f"{kind}/training/close"] = np.int64(close)
     return arrays
 
 
@@ -105,6 +107,14 @@ def encoded_of(arrays):
     """The recorded sentences."""
     parts, labels = arrays["parts"].astype(np.int32), arrays["labels"].astype(np.int32)
     return Encoded(arrays["ids"], parts, labels, arrays["offsets"])
+
+
+def trained_of(arrays, kind):
+    """The recorded training."""
+    steps, tokens = arrays[f"{kind}/training/close"]
+    losses, correct = (arrays[f"{kind}/training/{what}"] for what in ("losses", "correct"))
+    close = [tokens[steps == step].tolist() for step in range(len(losses))]
+    return taggers.Trained(losses.tolist(), correct.tolist(), close)
 
 
 DERIVE = {"losses": derive_losses, "adamw": derive_adamw, "taggers": derive_taggers}

@@ -57,8 +57,11 @@ class Parity:
         self.curves.append(Curve(name, list(torch), list(jaxtag)))
 
 
-def write(parity: Parity, path: Path) -> None:
-    """Write the page: a row for each claim, and a picture of the trainings."""
+def write(parity: Parity, path: Path, *, failed: int) -> None:
+    """Write the page: a row for each claim, and a picture of the trainings.
+
+    ``failed`` tests may have left their worst values out, and the page says so.
+    """
     rows = "\n".join(_row(key, parity.measured) for key in CLAIMS)
     versions = ", ".join(map(_version, ("jax", "flax", "optax", "torch")))
     machine = html.escape(f"{processor()}, {os.cpu_count()} cores, {platform.platform()}")
@@ -69,6 +72,7 @@ def write(parity: Parity, path: Path) -> None:
     path.write_text(
         _PAGE.format(
             rows=rows,
+            failed=f"<p><strong>{failed} {_FAILED}</strong></p>" if failed else "",
             versions=versions,
             machine=machine,
             flags=flags,
@@ -135,6 +139,7 @@ def _picture(curves: Sequence[Curve]) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
+_FAILED = "tests failed: their claims may not hold, whatever the table says of the rest."
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>jaxtag and PyTorch</title>
 <style>
@@ -152,7 +157,7 @@ _PAGE = """<!doctype html>
 <p>{date}. {versions}. {machine}. XLA_FLAGS: {flags}. eps = 2<sup>-23</sup>;
 S = w · max(1, |x<sub>max</sub> - x<sub>label</sub>|, ln C,
 smoothing · mean(x<sub>max</sub> - x<sub>c</sub>)).</p>
-<table>
+{failed}<table>
 <tr><th>#</th><th>claim</th><th>bound</th><th>worst measured</th><th>in</th><th>cases</th>
 <th></th></tr>
 {rows}

@@ -7,46 +7,55 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
-from loss_cases import nearly_normal
+from loss_cases import Worst, nearly_normal
 
 from jaxtag import batch as batches
 from jaxtag import checkpoint, device, losses, model, optim, plan, step
-from jaxtag.config import ModelConfig, TrainConfig
+from jaxtag.config import ModelConfig, Parts, TrainConfig
 from jaxtag.encode import PARTS, Encoded
 from jaxtag.precision import Policy
 
 CLASSES, WORDS, AFFIXES = 9, 30_000, 500
-MODELS = {
-    "bilstm": ModelConfig(kind="bilstm", width=32, layers=1, dropout=0.0),
-    "transformer": ModelConfig(
-        kind="transformer", width=32, layers=2, heads=4, feed_forward=64, dropout=0.0
-    ),
+BILSTM = ModelConfig(kind="bilstm", width=32, layers=1, dropout=0.0)
+TRANSFORMER = ModelConfig(
+    kind="transformer", width=32, layers=2, heads=4, feed_forward=64, dropout=0.0
+)
+# What is trained; and all that is compared layer by layer.
+TRAINED = ("bilstm", "transformer")
+MODELS: dict[str, tuple[ModelConfig, Parts]] = {
+    "bilstm": (BILSTM, "affixes"),
+    "transformer": (TRANSFORMER, "affixes"),
+    "two bilstm layers on characters": (replace(BILSTM, layers=2), "characters"),
+    "transformer on words": (TRANSFORMER, "none"),
 }
 
 
-def corpus(seed: int, sentences: int) -> Encoded:
+def corpus(seed: int, sentences: int, kind: str = "bilstm") -> Encoded:
     """Sentences of 3 to 80 tokens from 30,000 words; the tag depends on the word, with noise."""
+    width = PARTS[MODELS[kind][1]]
     words = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64))
     lengths = 3 + words.random_raw(sentences) % 78
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = int(offsets[-1])
     ids = (2 + words.random_raw(tokens) % (WORDS - 2)).astype(np.int32)
-    parts = words.random_raw(tokens * PARTS["affixes"]) % AFFIXES
-    parts = parts.reshape(tokens, -1).astype(np.int32)
+    parts = words.random_raw(tokens * width) % AFFIXES
+    parts = parts.reshape(tokens, width).astype(np.int32)
     noise = words.random_raw(tokens) % 10 == 0
-    labels = np.where(noise, words.random_raw(tokens) % CLASSES, parts[:, 0] % CLASSES)
+    meant = parts[:, 0] if width else ids
+    labels = np.where(noise, words.random_raw(tokens) % CLASSES, meant % CLASSES)
     return Encoded(ids, parts, labels.astype(np.int32), offsets)
 
 
 def tagger(kind: str) -> model.Model:
     """jaxtag's model."""
-    sizes = model.Sizes(words=WORDS, kind="affixes", parts=AFFIXES, classes=CLASSES)
-    return model.build(MODELS[kind], Policy("float32"), sizes)
+    config, parts = MODELS[kind]
+    sizes = model.Sizes(words=WORDS, kind=parts, parts=AFFIXES, classes=CLASSES)
+    return model.build(config, Policy("float32"), sizes)
 
 
 def start(kind: str, seed: int) -> dict[str, Any]:
@@ -126,7 +135,7 @@ def groups(encoded: Encoded, steps: int, seed: int) -> list[Sequence[plan.Placem
 def train(
     kind: str, start: Any, encoded: Encoded, steps: Sequence[Sequence[plan.Placement]]
 ) -> Trained:
-    """jaxtag's own programs, on batches of three static shapes."""
+    """jaxtag's own programs, on batches of two static shapes."""
     config = settings(len(steps))
     schedule = optim.schedule(config, len(steps))
     recipe = step.Recipe(tagger(kind), optim.build(config, schedule), schedule)
@@ -153,3 +162,14 @@ def train(
         trained.losses.append(sum(float(part.loss.total) for part in parts) / count)
         trained.correct.append(sum(int(part.tokens.correct) for part in parts))
     return trained
+
+
+def agree_at_every_step(worst: Worst, name: str, ours: Trained, theirs: Trained) -> None:
+    """See losses and counts of two trainings, step by step."""
+    losses = np.array(theirs.losses)
+    gaps = np.abs(ours.losses - losses) / losses
+    worst.see("11a", gaps.max(), f"{name}, step {gaps.argmax() + 1}", len(losses))
+    differ = np.abs(np.array(ours.correct) - theirs.correct)
+    ties = [f"step {step + 1}: tokens {theirs.close[step]}" for step in np.flatnonzero(differ)]
+    beyond = sum(max(0, d - len(c)) for d, c in zip(differ, theirs.close, strict=True))
+    worst.see("11b", beyond, f"{name}, counts apart at {'; '.join(ties) or 'no step'}", len(losses))

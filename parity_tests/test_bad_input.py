@@ -78,8 +78,9 @@ MISTAKES = {
         "train --data.train a.conll --data.tag-column 5", ("a.conll:", "--data.tag-column")
     ),
     "dev without train": Mistake("train --data.dev a.conll", ("data.dev:", "--data.train")),
-    "a policy that needs loss scaling": Mistake(
-        "train --data.train a.conll --precision.policy float16", ("precision.policy: float16",)
+    "a loss scale where none is needed": Mistake(
+        "train --data.train a.conll --precision.policy bfloat16 --precision.loss-scale dynamic",
+        ("precision.loss-scale:", "bfloat16", "--precision.scale-anyway"),
     ),
     "a width that the heads do not divide": Mistake(
         "train --data.train a.conll --model.kind transformer --model.width 6", ("model.width:",)

@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from tolerances import (
 from torch_losses import torch_loss_and_gradient
 
 from jaxtag.losses import LossSum, count_bad_labels, masked_token_loss, token_loss
+from jaxtag.metrics import TokenCounts, token_counts
 
 B, L = 8, 16
 summed = jax.jit(masked_token_loss, static_argnames=("ignore_index", "label_smoothing"))
@@ -189,3 +191,41 @@ def test_bad_labels_are_counted_inside_jit(ignore_index, bad):
     )
     assert count.dtype == jnp.int32
     assert int(count) == bad
+
+
+@pytest.mark.parametrize("label", [2**32, 2**32 - 100, 2**63 - 1, -(2**63), -(2**32)])
+def test_a_label_of_64_bits_is_never_read_by_its_last_32(label):
+    labels_BL = np.array([[label, 1]], np.int64)
+    assert int(count_bad_labels(labels_BL, 5)) == 1
+    assert int(token_counts(jnp.zeros((1, 2, 5)), labels_BL).correct) == 0
+    loss = masked_token_loss(jnp.zeros((1, 2, 5)), labels_BL, bad_labels="ignore")
+    assert int(loss.count) == 1
+
+
+@pytest.fixture
+def without_checks():
+    """The functions as users have them, without the tests' checks of annotations."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("without_checks")
+@pytest.mark.parametrize(
+    ("logits", "labels"), [((3, 2), (3,)), ((2, 3, 1, 5), (2, 3, 1)), ((2, 3, 0), (2, 3))]
+)
+def test_arrays_of_other_ranks_or_without_a_class_are_refused(logits, labels):
+    with pytest.raises(ValueError, match=r"expected logits \(B, L, C\)"):
+        masked_token_loss(jnp.zeros(logits), jnp.zeros(labels, jnp.int32))
+
+
+@pytest.mark.usefixtures("without_checks")
+def test_labels_that_are_no_integers_are_refused():
+    with pytest.raises(TypeError, match="labels: expected integers, found float32"):
+        masked_token_loss(jnp.zeros((1, 2, 5)), jnp.zeros((1, 2)))
+
+
+def test_loss_sums_and_counts_add_by_plus():
+    parts = [masked_token_loss(jnp.zeros((1, n, 4)), jnp.zeros((1, n), jnp.int32)) for n in (1, 3)]
+    assert int((parts[0] + parts[1]).count) == 4
+    assert TokenCounts(1, 2) + TokenCounts(3, 5) == TokenCounts(4, 7)

@@ -92,8 +92,8 @@ MUTATIONS = {
         (
             (
                 losses.token_loss,
-                "jnp.where(keep_BL[..., None], logits_BLC.astype(jnp.float32), 0.0)",
-                "logits_BLC.astype(jnp.float32) * keep_BL[..., None].astype(jnp.float32)",
+                "jnp.where(keep_BL[..., None], jnp.asarray(logits_BLC, jnp.float32), 0.0)",
+                "jnp.asarray(logits_BLC, jnp.float32) * keep_BL[..., None].astype(jnp.float32)",
             ),
             (
                 losses.token_loss,
@@ -117,7 +117,13 @@ MUTATIONS = {
         message="claim 9b",
     ),
     "weight decay of 1e-4 by default": Mutation(
-        ((optim.adamw, "weight_decay: float = 1e-2", "weight_decay: float = 1e-4"),),
+        (
+            (
+                optim.adamw,
+                "weight_decay: float | Array = 1e-2",
+                "weight_decay: float | Array = 1e-4",
+            ),
+        ),
         test_parity_optim.test_a_thousand_steps_of_adamw_are_torchs,
         {"name": "defaults"},
         "claim 8",
@@ -126,7 +132,7 @@ MUTATIONS = {
         (
             (
                 optim.bias_correction,
-                "-jnp.expm1(count.astype(jnp.float32) * math.log(decay))",
+                "-jnp.expm1(count.astype(jnp.result_type(float)) * log)",
                 "1.0 - decay ** count.astype(jnp.float32)",
             ),
         ),

@@ -156,3 +156,49 @@ def test_adamw_without_the_parameters_is_an_error():
     params = {"kernel": jnp.ones(2)}
     with pytest.raises(ValueError, match="expected the parameters as third argument"):
         optimizer.update(params, optimizer.init(params))
+
+
+PARAMS = {"a": {"kernel": jnp.ones(2), "bias": jnp.ones(2)}, "b": jnp.ones(2)}
+
+
+@pytest.mark.parametrize(
+    ("mask", "decayed"),
+    [
+        (None, ["['a']['bias']", "['a']['kernel']", "['b']"]),
+        ({"a": {"kernel": True, "bias": False}, "b": False}, ["['a']['kernel']"]),
+        ({"a": False, "b": True}, ["['b']"]),
+        (lambda params: {"a": True, "b": False}, ["['a']['bias']", "['a']['kernel']"]),
+    ],
+)
+def test_a_mask_is_a_tree_or_makes_one_and_may_name_whole_branches(mask, decayed):
+    optimizer = optim.adamw(0.1, weight_decay=0.5, mask=mask)
+    zeros = jax.tree.map(jnp.zeros_like, PARAMS)
+    updates, _ = optimizer.update(zeros, optimizer.init(PARAMS), PARAMS)
+    assert sorted(name for name, leaf in named_leaves(updates).items() if np.any(leaf)) == decayed
+
+
+def test_betas_of_zero_take_the_gradient_of_the_step_alone():
+    optimizer = optim.adamw(0.1, b1=0.0, b2=0.0, weight_decay=0.0)
+    gradient = {"w": jnp.array([2.0, -3.0])}
+    updates, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
+    assert updates["w"].tolist() == pytest.approx([-0.1, 0.1])
+
+
+@pytest.mark.parametrize("beta", [-0.1, 1.0, 2.0])
+def test_a_beta_outside_of_0_to_1_is_an_error(beta):
+    with pytest.raises(ValueError, match=f"b2: expected 0 or more and less than 1, found {beta}"):
+        optim.adamw(0.1, b2=beta)
+
+
+def test_hyperparameters_may_be_injected():
+    optimizer = optax.inject_hyperparams(optim.adamw)(learning_rate=0.1, weight_decay=0.0)
+    params = {"w": jnp.ones(2)}
+    updates, _ = jax.jit(optimizer.update)(params, optimizer.init(params), params)
+    assert updates["w"].tolist() == pytest.approx([-0.1, -0.1])
+
+
+@pytest.mark.parametrize("rate", [0.01, lambda count: jnp.float32(0.01)])
+def test_updates_have_the_dtype_of_their_parameter_whatever_the_rate_is(rate):
+    optimizer, params = optim.adamw(rate), {"w": jnp.ones(2, jnp.bfloat16)}
+    updates, state = optimizer.update(params, optimizer.init(params), params)
+    assert updates["w"].dtype == state.mu["w"].dtype == jnp.bfloat16

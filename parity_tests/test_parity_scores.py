@@ -85,6 +85,7 @@ def seqeval_scores(gold, predicted, scheme, mode):
 def differences(gold, predicted, scheme, mode):
     """How many of all scores are not seqeval's."""
     ours = entity_scores(gold, predicted, scheme=scheme, mode=mode)
+    as_written = gold, predicted
     if mode == "lenient":
         gold, predicted = (
             [[tag[:1].translate(AS_SEQEVAL_READS) + tag[1:] for tag in tags] for tags in corpus]
@@ -102,7 +103,7 @@ def differences(gold, predicted, scheme, mode):
         found += len(each) != len(theirs[None, name])
         found += sum(map(differs, each, theirs[None, name]))
     if mode == "lenient":
-        reference = torch_ref.metrics.entity_scores(gold, predicted)
+        reference = torch_ref.metrics.entity_scores(*as_written)
         found += sum(differs(getattr(ours.micro, name), reference[name]) for name in SCORES)
     return found
 

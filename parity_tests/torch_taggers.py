@@ -9,11 +9,11 @@ import numpy as np
 import taggers
 import torch
 import weights
-from torch.nn.utils import clip_grad_norm_
+from tolerances import CLOSE_LOGITS
 
 from jaxtag import checkpoint, plan
 from jaxtag.encode import Encoded
-from torch_ref import losses, metrics, optim
+from torch_ref import losses, optim, step
 from torch_ref.batch import Batch, Sentences, collate
 from torch_ref.model import Tagger
 
@@ -23,10 +23,11 @@ torch.set_num_threads(1)
 
 def tagger(kind: str, params: Any, dtype: torch.dtype = torch.float32) -> Tagger:
     """A tagger of torch_ref with these parameters of jaxtag's."""
+    config, parts = taggers.MODELS[kind]
     found = Tagger(
-        taggers.MODELS[kind],
+        config,
         words=taggers.WORDS,
-        kind="affixes",
+        kind=parts,
         parts=taggers.AFFIXES,
         classes=taggers.CLASSES,
     )
@@ -56,30 +57,36 @@ def logits_and_gradients(
         )
 
 
+def moments(tagger: Tagger, optimizer: torch.optim.Optimizer) -> tuple[Any, Any, int]:
+    """Both moments by parameter name, and the number of steps; none before the first."""
+    names = {id(p): name for name, p in tagger.named_parameters()}
+    held = {names[id(p)]: {k: v.clone() for k, v in s.items()} for p, s in optimizer.state.items()}
+    mu, nu = ({n: s[key] for n, s in held.items()} for key in ("exp_avg", "exp_avg_sq"))
+    counts = {int(s["step"]) for s in held.values()}
+    return mu, nu, max(counts, default=0)
+
+
 def train(
     tagger: Tagger, encoded: Encoded, steps: Sequence[Sequence[plan.Placement]]
 ) -> taggers.Trained:
-    """The loop of torch_ref.step, on batches padded to their longest sentence."""
+    """``torch_ref.step.train_step`` on batches padded to their longest sentence."""
     config = taggers.settings(len(steps))
     optimizer, schedule = optim.build(tagger, config, len(steps))
     sentences, trained = Sentences(encoded), taggers.Trained([], [], [])
+    logits: list[torch.Tensor] = []
+    tagger.register_forward_hook(lambda module, inputs, output: logits.append(output.detach()))
     for placements in steps:
         micro = [batch(sentences, placement) for placement in placements]
-        count = sum(losses.loss_count(examples.labels) for examples in micro)
-        optimizer.zero_grad()
-        total, correct, close = 0.0, 0, []
-        for placement, examples in zip(placements, micro, strict=True):
-            logits = tagger(examples)
-            loss = losses.masked_token_loss(logits, examples.labels)
-            (loss.total / count).backward()
-            total += float(loss.total.detach())
-            correct += metrics.token_counts(logits, examples.labels).correct
-            best = logits.detach()[examples.mask].topk(2, dim=-1).values
-            close += tokens_of(encoded, placement)[best[:, 0] - best[:, 1] < 1e-5].tolist()
-        clip_grad_norm_(tagger.parameters(), config.clip_norm)
-        optimizer.step()
-        schedule.step()
-        trained.losses.append(total / float(count))
+        logits.clear()
+        loss, correct = step.train_step(
+            tagger, optimizer, schedule, micro, clip_norm=config.clip_norm
+        )
+        close = []
+        for placement, examples, found in zip(placements, micro, logits, strict=True):
+            best = found[examples.mask].topk(2, dim=-1).values
+            is_close = best[:, 0] - best[:, 1] < CLOSE_LOGITS
+            close += tokens_of(encoded, placement)[is_close].tolist()
+        trained.losses.append(loss)
         trained.correct.append(correct)
         trained.close.append(close)
     return trained

@@ -77,22 +77,6 @@ def collate(examples: Sequence[Example]) -> Batch:
     )
 
 
-class ShuffledBatches(Sampler[list[int]]):
-    """Batches of ``batch_size`` sentences, shuffled anew each epoch; the last one is kept."""
-
-    def __init__(self, size: int, batch_size: int, seed: int) -> None:
-        self.size, self.batch_size = size, batch_size
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __len__(self) -> int:
-        return -(-self.size // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        order = torch.randperm(self.size, generator=self.generator)
-        for batch in order.split(self.batch_size):
-            yield batch.tolist()
-
-
 class SortedMegaBatches(Sampler[list[int]]):
     """What PyTorch users do about padding: sort by length within 50 shuffled batches at a time.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -51,22 +50,19 @@ def masked_token_loss(
 
     reduction="mean" here would weigh a micro-batch of 10 tokens like one of 500.
     """
-    total = F.cross_entropy(
-        logits.flatten(0, 1),
-        labels.flatten(),
-        weight=class_weights,
+    each = token_loss(
+        logits,
+        labels,
         ignore_index=ignore_index,
-        reduction="sum",
+        class_weights=class_weights,
         label_smoothing=label_smoothing,
     )
-    return LossSum(total, loss_count(labels, class_weights, ignore_index=ignore_index))
+    return LossSum(each.sum(), loss_count(labels, class_weights, ignore_index=ignore_index))
 
 
 def loss_count(
     labels: Tensor, class_weights: Tensor | None = None, *, ignore_index: int = -100
 ) -> Tensor:
     """Tokens that count, or the sum of their class weights; needs no forward pass."""
-    kept = labels[labels != ignore_index]
-    if class_weights is None:
-        return torch.tensor(kept.numel())
-    return class_weights[kept].sum()
+    kept = labels != ignore_index
+    return kept.sum() if class_weights is None else class_weights[labels[kept]].sum()

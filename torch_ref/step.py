@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 
-from torch_ref import losses, metrics
+from torch_ref import loss_scale, losses, metrics
 from torch_ref.batch import Batch
 
 
@@ -28,32 +29,35 @@ def train_step(
     batches: Sequence[Batch],
     options: LossOptions = LossOptions(),
     clip_norm: float = 1.0,
+    scaler: GradScaler | None = None,
 ) -> tuple[float, int]:
-    """Forward, backward, clip, step, schedule: in this order. Returns (loss, correct tokens).
+    """Forward, scale, backward, unscale, clip, step or skip, schedule: in this order.
+
+    Returns (loss, correct tokens). Without a scaler nothing is scaled or skipped.
 
     Every micro-batch's sum is divided by the count of all of them, so that accumulated gradients
     are those of one large batch. Dividing each by its own count, and then by their number, would
     weigh tokens of short micro-batches more.
     """
+    scaler = loss_scale.disabled() if scaler is None else scaler
     model.train()
     optimizer.zero_grad(set_to_none=True)
     count = sum(losses.loss_count(batch.labels, options.class_weights) for batch in batches)
+    if not count:  # 0/0 would make every parameter NaN
+        return 0.0, 0
     total, correct = 0.0, 0
     for batch in batches:
         logits = model(batch)
         loss = losses.masked_token_loss(
-            logits,
+            logits.float(),
             batch.labels,
             class_weights=options.class_weights,
             label_smoothing=options.label_smoothing,
         )
-        (loss.total / count).backward()
+        scaler.scale(loss.total / count).backward()
         total += float(loss.total.detach())
         correct += metrics.token_counts(logits.detach(), batch.labels).correct
-    if clip_norm:
-        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    optimizer.step()
-    scheduler.step()
+    loss_scale.take_step(scaler, optimizer, scheduler, model.parameters(), clip_norm)
     return total / float(count), correct
 
 
@@ -67,7 +71,7 @@ def evaluate(
     predicted: list[list[int]] = []
     for batch in batches:
         logits = model(batch)
-        total += float(losses.masked_token_loss(logits, batch.labels).total)
+        total += float(losses.masked_token_loss(logits.float(), batch.labels).total)
         counts = metrics.token_counts(logits, batch.labels)
         correct, tokens = correct + counts.correct, tokens + counts.total
         for row, length in zip(logits.argmax(dim=-1), batch.lengths, strict=True):

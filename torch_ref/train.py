@@ -1,4 +1,8 @@
-"""``python -m torch_ref.train``: the same training with the same flags, in plain PyTorch."""
+"""``python -m torch_ref.train``: the same training in plain PyTorch, with the same main flags.
+
+Initial weights are those of PyTorch's layers; equal steps from equal weights are what the parity
+tests hold jaxtag to.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,24 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from jaxtag import config, corpus, demo, encode, labels
 from torch_ref import metrics, optim, step
-from torch_ref.batch import Batch, Sentences, ShuffledBatches, SortedMegaBatches, collate
+from torch_ref.batch import Batch, Example, Sentences, SortedMegaBatches, collate
 from torch_ref.model import Tagger
+from torch_ref.precision import Policy
 
 Sampler = Literal["shuffled", "sorted"]
+Casts = Literal["autocast", "explicit"]
 
+ONLY_JAXTAG = (
+    *("run", "resume", "overwrite", "data.shapes", "data.row_multiple"),
+    *("train.eval_steps", "train.log_steps", "precision.loss_scale", "precision.min_scale"),
+    *("precision.max_scale", "precision.max_skips", "precision.report_every"),
+)
 SPLITS: tuple[demo.Split, ...] = ("train", "dev", "test")
 
 
@@ -28,6 +40,8 @@ class TorchConfig(config.Config):
 
     sampler: Sampler = "shuffled"
     """shuffled: random batches; sorted: by length within shuffled mega-batches of 50."""
+    casts: Casts = "autocast"
+    """How 16 bits are reached: torch.autocast, or casts where jaxtag has them."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +77,7 @@ def read(settings: config.Config) -> Data:
     return Data(encoder, found, gold, sentences)
 
 
-def build_model(settings: config.Config, encoder: encode.Encoder) -> Tagger:
+def build_model(settings: TorchConfig, encoder: encode.Encoder) -> Tagger:
     """The tagger that the settings and the encoder's sizes determine."""
     return Tagger(
         settings.model,
@@ -71,6 +85,7 @@ def build_model(settings: config.Config, encoder: encode.Encoder) -> Tagger:
         kind=encoder.kind,
         parts=len(encoder.parts) + 1,
         classes=len(encoder.labels),
+        policy=Policy(settings.precision.policy, settings.casts),
     )
 
 
@@ -98,65 +113,100 @@ def score(
     return loss, counts.correct / tokens, entities
 
 
-def class_weights(settings: config.Config, label_list: Sequence[str]) -> Tensor | None:
-    """Weights of the classes in the labels' order; None where none is given."""
-    given = dict(item.rsplit("=", 1) for item in settings.train.class_weights)
-    if not given:
-        return None
-    return torch.tensor([float(given.get(label, 1.0)) for label in label_list])
+def batches_for_training(
+    settings: TorchConfig, sentences: Sentences, size: int
+) -> DataLoader[Example]:
+    """Batches in another order each epoch; the last, smaller one is kept."""
+    if settings.sampler == "sorted":
+        sampler = SortedMegaBatches(sentences.lengths, size, settings.train.seed)
+        return DataLoader(sentences, batch_sampler=sampler, collate_fn=collate)
+    order = torch.Generator().manual_seed(settings.train.seed)
+    return DataLoader(sentences, batch_size=size, shuffle=True, generator=order, collate_fn=collate)
+
+
+def train_epoch(
+    settings: TorchConfig,
+    model: Tagger,
+    optimizer: torch.optim.Optimizer,
+    scheduler: LRScheduler,
+    batches: Iterable[Batch],
+    options: step.LossOptions,
+    scaler: GradScaler,
+    steps: int,
+) -> tuple[int, str]:
+    """At most ``steps`` optimizer steps; how many there were, and a line about them."""
+    started, done, tokens, cells, loss = time.perf_counter(), 0, 0, 0, 0.0
+    batches = iter(batches)
+    while done < steps and (group := list(itertools.islice(batches, settings.train.accumulate))):
+        loss, _ = step.train_step(
+            model, optimizer, scheduler, group, options, settings.train.clip_norm, scaler
+        )
+        done += 1
+        tokens += sum(int(batch.mask.sum()) for batch in group)
+        cells += sum(batch.ids.numel() for batch in group)
+    rate = tokens / (time.perf_counter() - started)
+    return done, f"loss {loss:.4f} {rate:,.0f} tokens/s {tokens / max(1, cells):.0%} real"
 
 
 def train(settings: TorchConfig) -> None:
     """Train, score dev after each epoch, and test the best model at the end."""
+    refuse_what_is_missing(settings)
     torch.manual_seed(settings.train.seed)
     data = read(settings)
-    sentences = data.sentences["train"]
-    size = batch_size(settings, sentences)
-    if settings.sampler == "sorted":
-        sampler: ShuffledBatches | SortedMegaBatches = SortedMegaBatches(
-            sentences.lengths, size, settings.train.seed
-        )
-    else:
-        sampler = ShuffledBatches(len(sentences), size, settings.train.seed)
-    loader = DataLoader(sentences, batch_sampler=sampler, collate_fn=collate)
+    size = batch_size(settings, data.sentences["train"])
+    loader = batches_for_training(settings, data.sentences["train"], size)
     steps = -(-len(loader) // settings.train.accumulate) * settings.train.epochs
     steps = min(steps, settings.train.max_steps or steps)
     model = build_model(settings, data.encoder)
     optimizer, scheduler = optim.build(model, settings.train, steps)
+    weights = encode.class_weights(settings.train.class_weights, data.encoder.labels)
     options = step.LossOptions(
-        class_weights(settings, data.encoder.labels), settings.train.label_smoothing
+        None if weights is None else torch.from_numpy(weights), settings.train.label_smoothing
     )
-    best_score, best_state, done = -1.0, model.state_dict(), 0
-    for epoch in range(settings.train.epochs):
-        started, tokens, cells = time.perf_counter(), 0, 0
-        batches = iter(loader)
-        while done < steps and (
-            group := list(itertools.islice(batches, settings.train.accumulate))
-        ):
-            loss, _ = step.train_step(
-                model, optimizer, scheduler, group, options, settings.train.clip_norm
-            )
-            done += 1
-            tokens += sum(int(batch.mask.sum()) for batch in group)
-            cells += sum(batch.ids.numel() for batch in group)
-        rate = tokens / (time.perf_counter() - started)
-        line = f"epoch {epoch + 1} step {done:,} loss {loss:.4f} {rate:,.0f} tokens/s"
-        line += f" {tokens / max(1, cells):.0%} real"
+    scaler = GradScaler(
+        "cpu",
+        init_scale=settings.precision.init_scale,
+        growth_interval=settings.precision.growth_interval,
+        enabled=settings.precision.policy == "float16",
+    )
+    best_score, best_state, best_epoch, done = -1.0, model.state_dict(), 0, 0
+    for epoch in range(1, settings.train.epochs + 1):
+        taken, line = train_epoch(
+            settings, model, optimizer, scheduler, loader, options, scaler, steps - done
+        )
+        done += taken
         if "dev" in data.sentences:
             dev_loss, accuracy, entities = score(model, data, "dev", size)
             found = entities.get("f1", accuracy)
             line += f" | dev loss {dev_loss:.4f} accuracy {accuracy:.4f} score {found:.4f}"
-            if found > best_score:
-                best_score = found
+            if found > best_score or not best_score:
+                best_score, best_epoch = found, epoch
                 best_state = {k: v.clone() for k, v in model.state_dict().items()}
-        print(line, flush=True)
-        if done == steps:
+        print(f"epoch {epoch} step {done:,} {line}", flush=True)
+        out_of_patience = 0 < settings.train.patience <= epoch - best_epoch
+        if done == steps or ("dev" in data.sentences and out_of_patience):
             break
     if "dev" in data.sentences:
         model.load_state_dict(best_state)
     if "test" in data.sentences:
         loss, accuracy, entities = score(model, data, "test", size)
         print(f"test loss {loss:.4f} accuracy {accuracy:.4f} {entities}")
+
+
+def refuse_what_is_missing(settings: TorchConfig) -> None:
+    """Flags of jaxtag that have no meaning here are mistakes, not silently ignored."""
+    plain = config.Config()
+    if settings.data.train is None and (settings.data.dev or settings.data.test):
+        raise config.ConfigError(
+            "data.train: expected a training file beside data.dev or data.test, found none"
+        )
+    for name in ONLY_JAXTAG:
+        group, _, field = name.rpartition(".")
+        given, default = (getattr(one, group) if group else one for one in (settings, plain))
+        if getattr(given, field) != getattr(default, field):
+            raise config.ConfigError(
+                f"{name.replace('_', '-')}: the reference has no such setting; leave it out"
+            )
 
 
 def main(argv: Sequence[str]) -> None:

@@ -1,0 +1,341 @@
+"""Gradients in; what a number format does to each layer's, and the loss scale that suits, out.
+
+Every figure compares the backward pass of a policy with a float32 one of the same batches: what
+float32 has and the policy lost is gone, whatever the loss curve says.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+from jaxtyping import Array, Float, Int
+
+from jaxtag import step
+from jaxtag.batch import Batch
+from jaxtag.device import local_devices
+from jaxtag.loss_scale import SMALLEST, all_finite, find
+from jaxtag.model import Model, Params
+from jaxtag.plan import Shape
+
+# Leaves that belong to the layer whose name stands before theirs; any other is one of its own.
+_LEAVES = ("kernel", "bias", "scale")
+MAX_EXPONENT = 120
+"""Scales are tried up to this power of two."""
+FLOAT16_MAX = 65504.0
+_SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
+
+
+@dataclass(frozen=True)
+class AtScale:
+    """What became of a layer's gradients at one loss scale."""
+
+    flushed: float
+    """Share of float32's nonzero gradients that are 0."""
+    subnormal: float
+    """Share of them that is left with fewer digits, below the smallest normal number."""
+    bad: str
+    """inf, NaN, or nothing."""
+    error: float | None
+    """Relative L2 distance from float32, after unscaling; None where not finite."""
+
+
+@dataclass(frozen=True)
+class LayerSurvey:
+    """One layer, in float32 and at each scale."""
+
+    name: str
+    largest: float
+    """Largest absolute gradient in float32."""
+    at: tuple[AtScale, ...]
+    """In the order of the survey's scales."""
+
+    def headroom(self, scale: float) -> float:
+        """How many times the scale could double before the largest gradient leaves float16."""
+        if not self.largest:
+            return float(MAX_EXPONENT)
+        return math.floor(math.log2(FLOAT16_MAX / self.largest / scale))
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All layers in the order in which the forward pass uses them."""
+
+    policy: str
+    scales: tuple[float, ...]
+    layers: tuple[LayerSurvey, ...]
+
+    def finite(self, index: int) -> bool:
+        """Whether no layer had an inf or a NaN at the scale of this index."""
+        return not any(layer.at[index].bad for layer in self.layers)
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``metrics.jsonl`` and ``diagnosis.json`` have it."""
+        return asdict(self)
+
+
+class _Counts(NamedTuple):
+    """Of one leaf; sums but for the first and the flags."""
+
+    largest: Float[Array, ""]
+    nonzero: Int[Array, ""]
+    flushed: Int[Array, ""]
+    subnormal: Int[Array, ""]
+    has_inf: Int[Array, ""]
+    has_nan: Int[Array, ""]
+    squared_error: Float[Array, ""]
+    squared: Float[Array, ""]
+
+
+def surveyor(recipe: step.Recipe, reference: Model) -> Callable[..., Survey]:
+    """Make the function that compares the recipe's gradients with ``reference``'s in float32.
+
+    (parameters, pairs of a batch and the loss count of its step, scales) -> ``Survey``. Dropout is
+    off. It compiles once for each shape.
+    """
+    program = _program(recipe, reference)
+
+    def survey(
+        params: Params, batches: Sequence[tuple[Batch, np.float32]], scales: Sequence[float]
+    ) -> Survey:
+        per_scale = []
+        for scale in scales:
+            found = [program(params, *batch, np.float32(scale)) for batch in batches]
+            per_scale.append(_over_batches(jax.device_get(found)))
+        layers = []
+        for name, leaves in layers_in_order(recipe.model, params, batches[0][0]).items():
+            at = tuple(_at_scale(_together([found[p] for p in leaves])) for found in per_scale)
+            largest = max(float(per_scale[0][leaf].largest) for leaf in leaves)
+            layers.append(LayerSurvey(name, largest, at))
+        return Survey(recipe.model.policy.name, tuple(map(float, scales)), tuple(layers))
+
+    return survey
+
+
+def _program(recipe: step.Recipe, reference: Model) -> Any:
+    """(parameters, batch, count, scale) -> counts of each leaf."""
+    smallest_normal = _SMALLEST_NORMAL[recipe.model.policy.name]
+    in_float32 = step.Recipe(
+        reference,
+        recipe.optimizer,
+        recipe.schedule,
+        class_weights_C=recipe.class_weights_C,
+        label_smoothing=recipe.label_smoothing,
+    )
+
+    def compare(exact: Array, scaled: Array, scale: Array) -> _Counts:
+        nonzero = exact != 0.0
+        size = jnp.abs(scaled)
+        error = scaled / scale - exact
+        return _Counts(
+            largest=jnp.max(jnp.abs(exact), initial=0.0),
+            nonzero=jnp.sum(nonzero, dtype=jnp.int32),
+            flushed=jnp.sum(nonzero & (scaled == 0.0), dtype=jnp.int32),
+            subnormal=jnp.sum(
+                nonzero & (size > 0.0) & (size < smallest_normal),
+                dtype=jnp.int32,
+            ),
+            has_inf=jnp.sum(jnp.isinf(scaled), dtype=jnp.int32),
+            has_nan=jnp.sum(jnp.isnan(scaled), dtype=jnp.int32),
+            squared_error=jnp.sum(error * error),
+            squared=jnp.sum(exact * exact),
+        )
+
+    @functools.partial(jax.jit, compiler_options=recipe.model.policy.compiler_options)
+    def program(params: Params, batch: Batch, count: Array, scale: Array) -> dict[str, _Counts]:
+        exact, _ = step.gradient(in_float32, params, batch, count, None)
+        scaled, _ = step.gradient(recipe, params, batch, count, None, scale)
+        return _named(jax.tree.map(functools.partial(compare, scale=scale), exact, scaled))
+
+    return program
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: isinstance(node, _Counts)
+    )
+    return {_path(path): leaf for path, leaf in leaves}
+
+
+def _path(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _over_batches(found: Sequence[dict[str, _Counts]]) -> dict[str, _Counts]:
+    return {name: _together([counts[name] for counts in found]) for name in found[0]}
+
+
+def _together(counts: Sequence[_Counts]) -> _Counts:
+    largest = max(float(one.largest) for one in counts)
+    sums = [sum(float(value) for value in column) for column in zip(*counts, strict=True)]
+    return _Counts(*sums)._replace(largest=largest)  # type: ignore[arg-type]
+
+
+def _at_scale(counts: _Counts) -> AtScale:
+    nonzero = max(1.0, float(counts.nonzero))
+    bad = "NaN" if counts.has_nan else "inf" if counts.has_inf else ""
+    error = None
+    if not bad:
+        squared = float(counts.squared)
+        error = math.sqrt(float(counts.squared_error) / squared) if squared else 0.0
+    return AtScale(
+        flushed=float(counts.flushed) / nonzero,
+        subnormal=float(counts.subnormal) / nonzero,
+        bad=bad,
+        error=error,
+    )
+
+
+def layers_in_order(model: Model, params: Params, batch: Batch) -> dict[str, list[str]]:
+    """The layers as the forward pass first uses them, each with the paths of its leaves."""
+    paths = [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    jaxpr = jax.make_jaxpr(lambda params: model.apply(params, batch))(params).jaxpr
+    names = dict(zip(jaxpr.invars, paths, strict=True))
+    used: dict[str, None] = {}
+    for equation in jaxpr.eqns:
+        for variable in equation.invars:
+            if not isinstance(variable, Literal) and variable in names:
+                used.setdefault(names[variable])
+    layers: dict[str, list[str]] = {}
+    for path in [*used, *paths]:
+        parent, _, leaf = path.rpartition(".")
+        leaves = layers.setdefault(parent if parent and leaf in _LEAVES else path, [])
+        if path not in leaves:
+            leaves.append(path)
+    return layers
+
+
+def largest_finite_scale(
+    recipe: step.Recipe,
+    params: Params,
+    batches: Sequence[tuple[Batch, np.float32]],
+) -> float | None:
+    """The largest power of two at which no gradient of these batches is inf or NaN, by trying.
+
+    None where there is none from 2^-24 on.
+    """
+
+    @functools.partial(jax.jit, compiler_options=recipe.model.policy.compiler_options)
+    def program(params: Params, batch: Batch, count: Array, scale: Array) -> Array:
+        return all_finite(step.gradient(recipe, params, batch, count, None, scale)[0])
+
+    def holds(exponent: int) -> bool:
+        scale = np.float32(2.0**exponent)
+        return all(bool(program(params, batch, count, scale)) for batch, count in batches)
+
+    # Gradients grow with the scale, so that halving the range finds where they leave it.
+    low, high = -25, MAX_EXPONENT + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return None if low < -24 else 2.0**low
+
+
+def verdict(survey: Survey, best: float | None) -> str:
+    """One sentence: what is lost without scaling, which scale loses nothing, how far it may rise.
+
+    ``best`` is what ``largest_finite_scale`` found.
+    """
+    worst = max(survey.layers, key=lambda layer: layer.at[0].flushed)
+    if best is None:
+        bad = next((la.name for la in reversed(survey.layers) if la.at[0].bad), "the loss")
+        return f"{bad} overflows {survey.policy} at every loss scale from 2^-24 on; use bfloat16"
+    recommended = (
+        f"the largest that stays finite is 2^{math.log2(best):.0f}: "
+        f"--precision.init-scale {best:.16g}"
+    )
+    at_one = worst.at[0]
+    if at_one.bad:
+        bad = next(la.name for la in reversed(survey.layers) if la.at[0].bad)
+        return f"{bad} overflows {survey.policy} at loss scale 1; {recommended}"
+    if not at_one.flushed:
+        return f"no layer loses a gradient to {survey.policy} at loss scale 1; {recommended}"
+    usable = [i for i, scale in enumerate(survey.scales) if scale <= best and survey.finite(i)]
+    lost = {index: max(layer.at[index].flushed for layer in survey.layers) for index in usable}
+    least = min(usable, key=lambda index: (lost[index], index))
+    name = f"2^{math.log2(survey.scales[least]):.0f}"
+    loses = "none" if not lost[least] else f"at most {lost[least]:.2g} of a layer's"
+    bits = math.log2(best / survey.scales[least])
+    return (
+        f"{worst.name} loses {at_one.flushed:.1%} of its gradients to {survey.policy} at loss "
+        f"scale 1; {name} loses {loses} and has {bits:.0f} bits of headroom; {recommended}"
+    )
+
+
+def memory(
+    recipes: Mapping[str, step.Recipe], example: Batch, shapes: Sequence[Shape]
+) -> list[dict[str, Any]]:
+    """Bytes of one training step for each shape and policy, on one device.
+
+    Parameters, gradients and optimizer state are float32 under every policy; ``activations`` is
+    what the compiled program needs besides, by XLA's own analysis.
+    """
+    rows = []
+    for shape in shapes:
+        for policy, recipe in recipes.items():
+            state = jax.eval_shape(functools.partial(step.init_state, recipe))
+            compiled = _compiled_step(recipe, state, example, shape)
+            params, optimizer = size_of(state.params), size_of(state.opt_state)
+            working = compiled.memory_analysis().temp_size_in_bytes
+            rows.append(
+                {
+                    "shape": f"{shape.rows} × {shape.length}",
+                    "policy": policy,
+                    "parameters": params,
+                    "gradients": params,
+                    "optimizer": optimizer,
+                    "activations": max(0, working - params),
+                }
+            )
+    return rows
+
+
+def _compiled_step(recipe: step.Recipe, state: Any, example: Batch, shape: Shape) -> Any:
+    def resized(values: Any) -> Any:
+        return jax.ShapeDtypeStruct((shape.rows, shape.length, *values.shape[2:]), jnp.int32)
+
+    batch = Batch(*map(resized, example))
+    count = jax.ShapeDtypeStruct((), jnp.float32)
+    programs = step.train_programs(recipe, local_devices(shape.rows, count=1))
+    return programs.train.lower(state, batch, count).compile()  # type: ignore[attr-defined]
+
+
+def size_of(tree: Any) -> int:
+    """Bytes of all leaves."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def first_bad_layer(
+    recipe: step.Recipe, state: step.TrainState, batches: Sequence[Batch], count: np.float32
+) -> str:
+    """Where, seen from the loss, the last step's gradient first was inf or NaN, as one phrase."""
+    scaling = find(state.opt_state)
+    scale = float(scaling.scale)
+    if recipe.scaling.mode == "dynamic" and scale > max(recipe.scaling.min_scale, SMALLEST):
+        scale /= recipe.scaling.backoff_factor  # what it was before the last step was skipped
+
+    @functools.partial(jax.jit, compiler_options=recipe.model.policy.compiler_options)
+    def program(params: Params, batch: Batch, count: Array, key: Array) -> Any:
+        grads, sums = step.gradient(recipe, params, batch, count, key, scale)
+        flags = jax.tree.map(lambda g: jnp.array([jnp.isinf(g).any(), jnp.isnan(g).any()]), grads)
+        return flags, sums.loss.total
+
+    for number, batch in enumerate(batches):
+        key = step.dropout_key(recipe, state.step, number)
+        flags, loss = jax.device_get(program(state.params, batch, count, key))
+        if not np.isfinite(loss):
+            return f"the forward pass itself overflows: its loss is {loss:g}"
+        named = {_path(p): leaf for p, leaf in jax.tree_util.tree_flatten_with_path(flags)[0]}
+        for name, leaves in reversed(layers_in_order(recipe.model, state.params, batch).items()):
+            has_inf, has_nan = np.any([named[leaf] for leaf in leaves], axis=0)
+            if has_inf or has_nan:
+                kind = "inf" if has_inf else "NaN"
+                return f"seen from the loss, the first layer with {kind} in its gradient is {name}"
+    return "the same step, taken again, has no inf or NaN"
