@@ -57,10 +57,10 @@ class LayerSurvey:
     at: tuple[AtScale, ...]
     """In the order of the survey's scales."""
 
-    def headroom(self, scale: float) -> float:
+    def headroom(self, scale: float) -> int:
         """How many times the scale could double before the largest gradient leaves float16."""
         if not self.largest:
-            return float(MAX_EXPONENT)
+            return MAX_EXPONENT
         return math.floor(math.log2(FLOAT16_MAX / self.largest / scale))
 
 
@@ -196,8 +196,8 @@ def _at_scale(counts: _Counts) -> AtScale:
 def layers_in_order(model: Model, params: Params, batch: Batch) -> dict[str, list[str]]:
     """The layers as the forward pass first uses them, each with the paths of its leaves."""
     paths = [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    jaxpr = jax.make_jaxpr(lambda params: model.apply(params, batch))(params).jaxpr
-    names = dict(zip(jaxpr.invars, paths, strict=True))
+    jaxpr = jax.make_jaxpr(lambda params, batch: model.apply(params, batch))(params, batch).jaxpr
+    names = dict(zip(jaxpr.invars, paths, strict=False))  # the parameters come first
     used: dict[str, None] = {}
     for equation in jaxpr.eqns:
         for variable in equation.invars:
@@ -241,7 +241,7 @@ def largest_finite_scale(
 def verdict(survey: Survey, best: float | None) -> str:
     """One sentence: what is lost without scaling, which scale loses nothing, how far it may rise.
 
-    ``best`` is what ``largest_finite_scale`` found.
+    The survey begins with scale 1; ``best`` is what ``largest_finite_scale`` found.
     """
     worst = max(survey.layers, key=lambda layer: layer.at[0].flushed)
     if best is None:
@@ -252,9 +252,9 @@ def verdict(survey: Survey, best: float | None) -> str:
         f"--precision.init-scale {best:.16g}"
     )
     at_one = worst.at[0]
-    if at_one.bad:
+    if not survey.finite(0):
         bad = next(la.name for la in reversed(survey.layers) if la.at[0].bad)
-        return f"{bad} overflows {survey.policy} at loss scale 1; {recommended}"
+        return f"{bad} overflows {survey.policy} at loss scale {survey.scales[0]:g}; {recommended}"
     if not at_one.flushed:
         return f"no layer loses a gradient to {survey.policy} at loss scale 1; {recommended}"
     usable = [i for i, scale in enumerate(survey.scales) if scale <= best and survey.finite(i)]
@@ -274,8 +274,10 @@ def memory(
 ) -> list[dict[str, Any]]:
     """Bytes of one training step for each shape and policy, on one device.
 
-    Parameters, gradients and optimizer state are float32 under every policy; ``activations`` is
-    what the compiled program needs besides, by XLA's own analysis.
+    Parameters, gradients and optimizer state are float32 under every policy. ``kept`` is what the
+    forward pass keeps for the backward pass, by the dtypes of the model, on any device; ``working``
+    is what the compiled program needs besides the gradients here, by XLA's own analysis: on a
+    CPU, which computes float16 products in float32, it may even grow.
     """
     rows = []
     for shape in shapes:
@@ -291,20 +293,37 @@ def memory(
                     "parameters": params,
                     "gradients": params,
                     "optimizer": optimizer,
-                    "activations": max(0, working - params),
+                    "kept": kept_bytes(recipe, state.params, _resized(example, shape)),
+                    "working": max(0, working - params),
                 }
             )
     return rows
 
 
 def _compiled_step(recipe: step.Recipe, state: Any, example: Batch, shape: Shape) -> Any:
-    def resized(values: Any) -> Any:
-        return jax.ShapeDtypeStruct((shape.rows, shape.length, *values.shape[2:]), jnp.int32)
-
-    batch = Batch(*map(resized, example))
+    batch = _resized(example, shape)
     count = jax.ShapeDtypeStruct((), jnp.float32)
     programs = step.train_programs(recipe, local_devices(shape.rows, count=1))
     return programs.train.lower(state, batch, count).compile()  # type: ignore[attr-defined]
+
+
+def _resized(example: Batch, shape: Shape) -> Any:
+    def resized(values: Any) -> Any:
+        return jax.ShapeDtypeStruct((shape.rows, shape.length, *values.shape[2:]), jnp.int32)
+
+    return Batch(*map(resized, example))
+
+
+def kept_bytes(recipe: step.Recipe, params: Any, batch: Any) -> int:
+    """Bytes that a forward pass keeps for its backward pass, parameters and batch left out."""
+
+    def residuals(params: Params, batch: Batch) -> Any:
+        return jax.vjp(lambda params: recipe.model.apply(params, batch), params)[1]
+
+    jaxpr = jax.make_jaxpr(residuals)(params, batch).jaxpr
+    given = set(jaxpr.invars)
+    kept = {v for v in jaxpr.outvars if not isinstance(v, Literal) and v not in given}
+    return size_of([variable.aval for variable in kept])
 
 
 def size_of(tree: Any) -> int:

@@ -182,12 +182,22 @@ def unscale(state: Any, grads: T) -> tuple[T, Bool[Array, ""]]:
 
 def all_finite(tree: Any) -> Bool[Array, ""]:
     """Whether no number of a tree is inf or NaN."""
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
-    return jnp.stack(finite).all() if finite else jnp.ones((), jnp.bool_)
+    leaves = jax.tree.leaves(tree)
+    if not leaves:
+        return jnp.ones((), jnp.bool_)
+    # The norm has been computed anyway where clipping follows, and XLA computes it once. It is
+    # also infinite where squares of finite numbers are: only then are all numbers looked at.
+    return jax.lax.cond(
+        jnp.isfinite(optax.tree.norm(tree)),
+        lambda: jnp.ones((), jnp.bool_),
+        lambda: jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in leaves]).all(),
+    )
 
 
 def update(
-    state: LossScaleState, finite: Bool[Array, ""], config: LossScaleConfig = LossScaleConfig()
+    state: LossScaleState,
+    finite: bool | Bool[Array, ""],
+    config: LossScaleConfig = LossScaleConfig(),
 ) -> LossScaleState:
     """Move the scale and the counts after a step, as ``GradScaler.update`` does.
 

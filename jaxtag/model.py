@@ -126,6 +126,7 @@ class Network(nnx.Module):
         *,
         rngs: nnx.Rngs,
     ) -> None:
+        self.policy = policy
         self.embed = Embedding(sizes, config.width, policy, rngs=rngs)
         match config.kind:
             case "bilstm":
@@ -145,13 +146,14 @@ class Network(nnx.Module):
     def __call__(self, batch: Batch, dropout: Dropout) -> Float[Array, "B L C"]:
         x_BLD = dropout.at(0)(self.embed(batch))
         x_BLD = dropout.at(1)(self.encoder(x_BLD, batch, dropout.at(2)))
-        return _blockwise(self.head, x_BLD)
+        return _blockwise(self.head, x_BLD, self.policy)
 
 
 class Embedding(nnx.Module):
     """The sum of a word's embedding and of what a small layer reads from inside it."""
 
     def __init__(self, sizes: Sizes, width: int, policy: Policy, *, rngs: nnx.Rngs) -> None:
+        self.policy = policy
         self.words = _table(rngs, sizes.words, width)
         match sizes.kind:
             case "affixes":
@@ -166,7 +168,7 @@ class Embedding(nnx.Module):
     def __call__(self, batch: Batch) -> Float[Array, "B L D"]:
         x_BLD = _lookup(self.words[...], batch.ids_BL)
         if self.inside is not None:
-            x_BLD = x_BLD + _blockwise(self.inside, batch.parts_BLW)
+            x_BLD = x_BLD + _blockwise(self.inside, batch.parts_BLW, self.policy)
         return x_BLD
 
 
@@ -199,12 +201,15 @@ class Characters(nnx.Module):
         return jnp.max(jnp.where((parts_BLW > 0)[..., None], found_BLWD, 0.0), axis=2)
 
 
-def _blockwise(layer: Callable[[Array], Array], values_BLK: Array) -> Array:
-    """Apply a layer to blocks of positions, so that a row's length changes no bit of it.
+def _blockwise(layer: Callable[[Array], Array], values_BLK: Array, policy: Policy) -> Array:
+    """Apply a layer to blocks of positions, so that in float32 a row's length changes no bit of it.
 
     A matrix product over all positions would be another program for each length, and XLA may add
-    up its terms in another order.
+    up its terms in another order. In 16 bits the gradient of a weight would be rounded block by
+    block, and overflow later than the whole of it.
     """
+    if policy.compute_dtype != jnp.float32:
+        return layer(values_BLK)
     rows, length = values_BLK.shape[:2]
     blocks = -(-length // BLOCK)
     padding = [(0, 0)] * (values_BLK.ndim - 2)
@@ -256,7 +261,7 @@ class LSTM(nnx.Module):
     """One direction of Hochreiter and Schmidhuber (1997) with forget gates, order i, f, g, o."""
 
     def __init__(self, width: int, hidden: int, policy: Policy, *, rngs: nnx.Rngs) -> None:
-        self.hidden = hidden
+        self.hidden, self.policy = hidden, policy
         self.inputs = _linear(width, 4 * hidden, policy, bias_init=_open_forget_gate, rngs=rngs)
         self.recurrent = _linear(
             hidden,
@@ -277,7 +282,7 @@ class LSTM(nnx.Module):
         else:
             came_from_BL = jnp.concatenate([edge_B1, segments_BL[:, :-1]], axis=1)
         goes_on_BL = came_from_BL == segments_BL
-        gates_BLK = _blockwise(self.inputs, x_BLD).astype(jnp.float32)
+        gates_BLK = _blockwise(self.inputs, x_BLD, self.policy).astype(jnp.float32)
 
         def cell(state, inputs):  # type: ignore[no-untyped-def]
             h_BK, c_BK = state

@@ -97,7 +97,7 @@ def adamw(
         mu = jax.tree.map(lambda m, g: m + (g - m) * (1.0 - b1), state.mu, grads)
         nu = jax.tree.map(lambda v, g: b2 * v + (1.0 - b2) * (g * g), state.nu, grads)
 
-        def new(p: Array, m: Array, v: Array, decays: bool) -> Array:
+        def new(p: Any, m: Array, v: Array, decays: bool) -> Array:
             kept = p * jnp.asarray(1.0 - rate * weight_decay, p.dtype) if decays else p
             denominator = jnp.sqrt(v) / root_correction.astype(p.dtype) + eps
             # p + (kept - step - p) gives back kept - step: floats this near subtract exactly.

@@ -52,5 +52,9 @@ _CLAIMS = (
     Claim("13", "bad labels: raised where torch raises; in jit NaN, and counted", 0, "differences"),
     Claim("14", "all labels ignored: loss and gradient are 0", 0, "differences"),
     Claim("15", "entity scores against seqeval, where it is right", 0, "differences"),
+    Claim("16", "scale, tracker, skips of GradScaler, saved and restored", 0, "steps that differ"),
+    Claim("17a", "scale at each step of a float16 training", 0, "steps that differ"),
+    Claim("17b", "float16 losses, apart on average", 1.5, "× torch's own from float32"),
+    Claim("17c", "bfloat16 losses, apart on average", 1.5, "× torch's own from float32"),
 )
 CLAIMS = {claim.key: claim for claim in _CLAIMS}

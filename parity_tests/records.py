@@ -7,6 +7,7 @@ from pathlib import Path
 import adamw_cases
 import numpy as np
 import report
+import scaler_cases
 import taggers
 from loss_cases import OPTIONS, class_weights, draw
 from safetensors import safe_open
@@ -117,7 +118,29 @@ def trained_of(arrays, kind):
     return taggers.Trained(losses.tolist(), correct.tolist(), close)
 
 
-DERIVE = {"losses": derive_losses, "adamw": derive_adamw, "taggers": derive_taggers}
+# Loss scaling: torch's scale, tracker and decisions over streams that come from their seeds.
+
+
+def derive_scaler():
+    import torch_scaler
+
+    arrays = {}
+    for case in scaler_cases.RECORDED:
+        events = case.events()[scaler_cases.RECORDED_STREAMS]
+        arrays[f"{case.number}/events"] = events.astype(np.uint8)
+        found = torch_scaler.trajectories(case, events)
+        arrays[f"{case.number}/scale"] = found["scale"]
+        arrays[f"{case.number}/tracker"] = found["tracker"].astype(np.uint16)
+        arrays[f"{case.number}/taken"] = found["taken"]
+    return arrays
+
+
+DERIVE = {
+    "scaler": derive_scaler,
+    "losses": derive_losses,
+    "adamw": derive_adamw,
+    "taggers": derive_taggers,
+}
 
 
 def origin():

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from loss_cases import Worst, nearly_normal
 
@@ -18,6 +19,7 @@ from jaxtag import batch as batches
 from jaxtag import checkpoint, device, losses, model, optim, plan, step
 from jaxtag.config import ModelConfig, Parts, TrainConfig
 from jaxtag.encode import PARTS, Encoded
+from jaxtag.loss_scale import OFF, LossScaleConfig, find
 from jaxtag.precision import Policy
 
 CLASSES, WORDS, AFFIXES = 9, 30_000, 500
@@ -33,6 +35,10 @@ MODELS: dict[str, tuple[ModelConfig, Parts]] = {
     "two bilstm layers on characters": (replace(BILSTM, layers=2), "characters"),
     "transformer on words": (TRANSFORMER, "none"),
 }
+
+
+# Begins so high that the first steps overflow, and grows often enough to overflow again.
+SCALING = LossScaleConfig(init_scale=2.0**24, growth_interval=20)
 
 
 def corpus(seed: int, sentences: int, kind: str = "bilstm") -> Encoded:
@@ -51,11 +57,11 @@ def corpus(seed: int, sentences: int, kind: str = "bilstm") -> Encoded:
     return Encoded(ids, parts, labels.astype(np.int32), offsets)
 
 
-def tagger(kind: str) -> model.Model:
+def tagger(kind: str, policy: str = "float32") -> model.Model:
     """jaxtag's model."""
     config, parts = MODELS[kind]
     sizes = model.Sizes(words=WORDS, kind=parts, parts=AFFIXES, classes=CLASSES)
-    return model.build(config, Policy("float32"), sizes)
+    return model.build(config, Policy(policy), sizes)
 
 
 def start(kind: str, seed: int) -> dict[str, Any]:
@@ -113,6 +119,10 @@ class Trained:
     correct: list[int]
     close: list[list[int]]
     """Tokens whose two best logits lie within 1e-5, which may count otherwise elsewhere."""
+    scales: list[float] = field(default_factory=list)
+    """The loss scale after each step."""
+    largest: list[float] = field(default_factory=list)
+    """The largest scaled gradient of each step; inf where it overflowed."""
 
 
 def settings(steps: int) -> TrainConfig:
@@ -133,17 +143,23 @@ def groups(encoded: Encoded, steps: int, seed: int) -> list[Sequence[plan.Placem
 
 
 def train(
-    kind: str, start: Any, encoded: Encoded, steps: Sequence[Sequence[plan.Placement]]
+    kind: str,
+    start: Any,
+    encoded: Encoded,
+    steps: Sequence[Sequence[plan.Placement]],
+    policy: str = "float32",
 ) -> Trained:
-    """jaxtag's own programs, on batches of two static shapes."""
+    """jaxtag's own programs, on batches of two static shapes; float16 with SCALING."""
     config = settings(len(steps))
     schedule = optim.schedule(config, len(steps))
-    recipe = step.Recipe(tagger(kind), optim.build(config, schedule), schedule)
+    scaling = SCALING if policy == "float16" else OFF
+    optimizer = optim.build(config, schedule, scaling)
+    recipe = step.Recipe(tagger(kind, policy), optimizer, schedule, scaling)
     devices = device.local_devices(8)
     programs = step.train_programs(recipe, devices)
     state = step.TrainState(start, recipe.optimizer.init(start), np.int32(0))
     state = devices.replicate(state)
-    sums = []
+    sums, scales, largest = [], [], []
     for placements in steps:
         micro = [batches.make_batch(encoded, placement) for placement in placements]
         count = np.float32(sum((batch.labels_BL != -100).sum() for batch in micro))
@@ -153,15 +169,23 @@ def train(
                 state, gradient, devices.shard(batch), count, np.int32(number)
             )
             sums.append(found)
+        largest.append(_largest(gradient) if policy == "float16" else 0.0)
         state = programs.apply(state, gradient, count)
+        scales.append(jnp.copy(find(state.opt_state).scale))  # the state is donated
     fetched = iter(jax.device_get(sums))
-    trained = Trained([], [], [])
+    scales, largest = (list(map(float, jax.device_get(one))) for one in (scales, largest))
+    trained = Trained([], [], [], scales, largest)
     for placements in steps:
         parts = [next(fetched) for _ in placements]
         count = sum(int(part.loss.count) for part in parts)
         trained.losses.append(sum(float(part.loss.total) for part in parts) / count)
         trained.correct.append(sum(int(part.tokens.correct) for part in parts))
     return trained
+
+
+@jax.jit
+def _largest(gradient: Any) -> Any:
+    return jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in jax.tree.leaves(gradient)]).max()
 
 
 def agree_at_every_step(worst: Worst, name: str, ours: Trained, theirs: Trained) -> None:

@@ -19,7 +19,7 @@ from tolerances import PACKING_LOGITS, PADDING_LOGITS
 from jaxtag.batch import Batch
 from jaxtag.config import ConfigError, ModelConfig
 from jaxtag.encode import PARTS
-from jaxtag.model import BLOCK, Dropout, Sizes, build
+from jaxtag.model import Dropout, Sizes, build
 from jaxtag.precision import Policy
 
 WORDS, PART_ROWS, C = 131, 37, 5  # no other axis of a parameter is as long
@@ -192,7 +192,7 @@ def test_under_bfloat16_attention_scores_and_logits_are_not_rounded_to_it(case):
         if product.params["preferred_element_type"] == jnp.float32
     ]
     scores = [(B, 2, L, L)] if case.kind == "transformer" else []
-    assert shapes == [*scores, (B, BLOCK, C)]
+    assert shapes == [*scores, (B, L, C)]
 
 
 # Padding

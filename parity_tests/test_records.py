@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import records
+import scaler_cases
 import taggers
 from distances import relative_distance
 from loss_cases import OPTIONS, Worst, apart, class_weights, compare, natural_scale
@@ -52,6 +53,18 @@ def test_a_thousand_steps_of_adamw_are_those_recorded_of_torch(parity, name):
         for part in ("params", "mu", "nu")
     ]
     adamw_cases.compare(worst, f"the records, {name}", found, expected)
+    worst.check()
+
+
+def test_loss_scales_are_those_recorded_of_gradscaler(parity):
+    arrays, worst = records.load("scaler"), Worst(parity)
+    for case in scaler_cases.RECORDED:
+        events = case.events()[scaler_cases.RECORDED_STREAMS]
+        np.testing.assert_array_equal(events, arrays[f"{case.number}/events"])
+        found = scaler_cases.trajectories(case, events)
+        expected = {name: arrays[f"{case.number}/{name}"] for name in found}
+        differ = scaler_cases.differences(found, expected)
+        worst.see("16", differ, f"the records, {case.name}", events.size)
     worst.check()
 
 

@@ -557,3 +557,30 @@ class TestScatterBack:
         offsets = np.array([0, 1, 3])  # the first sentence was placed nowhere
         with pytest.raises(ValueError, match="expected outputs for every token"):
             scatter_back(outputs, offsets)
+
+
+def test_float16_trains_and_logs_its_scale_and_what_layers_lose(trained, tmp_path):
+    run = tmp_path / "float16"
+    flags = ["--precision.policy=float16", "--precision.init-scale=1e9", "--train.epochs=2"]
+    flags += ["--precision.report-every=3"]
+    train.main([*trained.argv, *flags, f"--run={run}"])
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["kind"] == "train"]
+    assert steps[-1]["skipped"] > 0
+    assert steps[-1]["applied"] + steps[-1]["skipped"] == steps[-1]["step"]
+    assert steps[-1]["loss_scale"] < 1e9
+    assert all(np.isfinite(line["loss"]) for line in steps)
+    reports = [line for line in lines if line["kind"] == "precision"]
+    assert [line["step"] for line in reports] == [3, 6]
+    assert reports[0]["policy"] == "float16"
+    assert [layer["name"] for layer in reports[0]["layers"]][-1] == "head"
+
+
+def test_an_overflow_that_no_scale_ends_stops_with_the_layer_named(trained, tmp_path):
+    run = tmp_path / "stuck"
+    flags = ["--precision.policy=float16", "--precision.init-scale=1e30", "--precision.max-skips=2"]
+    with pytest.raises(NotFiniteError) as caught:
+        train.main([*trained.argv, *flags, f"--run={run}"])
+    message = str(caught.value)
+    assert message.startswith("step 2: the last 2 steps were skipped; the loss scale is ")
+    assert "the first layer with inf in its gradient is head" in message

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,18 +10,23 @@ import taggers
 import torch
 import weights
 from tolerances import CLOSE_LOGITS
+from torch.amp.grad_scaler import GradScaler
 
 from jaxtag import checkpoint, plan
 from jaxtag.encode import Encoded
 from torch_ref import losses, optim, step
 from torch_ref.batch import Batch, Sentences, collate
 from torch_ref.model import Tagger
+from torch_ref.precision import Policy
 
+FLOAT32 = Policy()
 # One thread: on small tensors more of them only wait for each other.
 torch.set_num_threads(1)
 
 
-def tagger(kind: str, params: Any, dtype: torch.dtype = torch.float32) -> Tagger:
+def tagger(
+    kind: str, params: Any, dtype: torch.dtype = torch.float32, policy: Policy = FLOAT32
+) -> Tagger:
     """A tagger of torch_ref with these parameters of jaxtag's."""
     config, parts = taggers.MODELS[kind]
     found = Tagger(
@@ -30,6 +35,7 @@ def tagger(kind: str, params: Any, dtype: torch.dtype = torch.float32) -> Tagger
         kind=parts,
         parts=taggers.AFFIXES,
         classes=taggers.CLASSES,
+        policy=policy,
     )
     found.load_state_dict(weights.to_torch(params, like=found.state_dict()))
     return found.to(dtype)
@@ -49,10 +55,10 @@ def logits_and_gradients(
         examples = batch(sentences, placement)
         tagger.zero_grad()
         logits = tagger(examples)
-        losses.masked_token_loss(logits, examples.labels).mean().backward()
+        losses.masked_token_loss(logits.float(), examples.labels).mean().backward()
         named = {name: p.grad for name, p in tagger.named_parameters() if p.grad is not None}
         yield (
-            logits.detach()[examples.mask].numpy(),
+            logits.detach().float()[examples.mask].numpy(),
             checkpoint.flatten(weights.to_jax(named)),
         )
 
@@ -67,28 +73,45 @@ def moments(tagger: Tagger, optimizer: torch.optim.Optimizer) -> tuple[Any, Any,
 
 
 def train(
-    tagger: Tagger, encoded: Encoded, steps: Sequence[Sequence[plan.Placement]]
+    tagger: Tagger,
+    encoded: Encoded,
+    steps: Sequence[Sequence[plan.Placement]],
+    skipped: Collection[int] = (),
 ) -> taggers.Trained:
-    """``torch_ref.step.train_step`` on batches padded to their longest sentence."""
+    """``torch_ref.step.train_step`` on batches padded to their longest sentence.
+
+    At ``skipped`` steps the optimizer and the schedule stand still, as after an overflow.
+    """
     config = taggers.settings(len(steps))
     optimizer, schedule = optim.build(tagger, config, len(steps))
+    scaler = GradScaler(
+        "cpu",
+        init_scale=taggers.SCALING.init_scale,
+        growth_interval=taggers.SCALING.growth_interval or 0,
+        enabled=tagger.policy.name == "float16",
+    )
     sentences, trained = Sentences(encoded), taggers.Trained([], [], [])
     logits: list[torch.Tensor] = []
     tagger.register_forward_hook(lambda module, inputs, output: logits.append(output.detach()))
-    for placements in steps:
+    for number, placements in enumerate(steps):
         micro = [batch(sentences, placement) for placement in placements]
         logits.clear()
-        loss, correct = step.train_step(
-            tagger, optimizer, schedule, micro, clip_norm=config.clip_norm
-        )
+        if number in skipped:
+            loss, counts, _ = step.evaluate(tagger, micro)
+            correct = counts.correct
+        else:
+            loss, correct = step.train_step(
+                tagger, optimizer, schedule, micro, clip_norm=config.clip_norm, scaler=scaler
+            )
         close = []
         for placement, examples, found in zip(placements, micro, logits, strict=True):
-            best = found[examples.mask].topk(2, dim=-1).values
+            best = found.float()[examples.mask].topk(2, dim=-1).values
             is_close = best[:, 0] - best[:, 1] < CLOSE_LOGITS
             close += tokens_of(encoded, placement)[is_close].tolist()
         trained.losses.append(loss)
         trained.correct.append(correct)
         trained.close.append(close)
+        trained.scales.append(scaler.get_scale())
     return trained
 
 

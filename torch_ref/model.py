@@ -144,14 +144,16 @@ class BiLSTM(nn.Module):
 
     def direction(self, x: Tensor, mask: Tensor, suffix: str) -> Tensor:
         weight_ih, weight_hh, bias = (
-            getattr(self.lstm, f"{name}_{suffix}").to(self.compute)
-            for name in ("weight_ih", "weight_hh", "bias_ih")
+            getattr(self.lstm, f"{name}_{suffix}") for name in ("weight_ih", "weight_hh", "bias_ih")
         )
-        gates = (x.to(self.compute) @ weight_ih.T + bias).float()
+        product = x.to(self.compute) @ weight_ih.to(self.compute).T
+        gates = (product + bias.to(self.compute)).float()
         h = c = x.new_zeros(x.shape[0], self.lstm.hidden_size)
         places, outputs = range(x.shape[1]), [h] * x.shape[1]
         for place in reversed(places) if suffix.endswith("_reverse") else places:
-            now = gates[:, place] + (h.to(self.compute) @ weight_hh.T).float()
+            # Cast anew at each place: its gradients are then added up in float32.
+            recurrent = h.to(self.compute) @ weight_hh.to(self.compute).T
+            now = gates[:, place] + recurrent.float()
             i, f, g, o = now.chunk(4, dim=-1)
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()

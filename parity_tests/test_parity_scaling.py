@@ -1,0 +1,86 @@
+"""Loss scaling against GradScaler: ten thousand streams, and whole trainings in 16 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scaler_cases
+import taggers
+import torch_scaler
+import torch_taggers
+from loss_cases import Worst
+
+from torch_ref.precision import Policy
+
+pytestmark = pytest.mark.parity
+
+
+def agree(parity, cases, streams):
+    worst = Worst(parity)
+    for case in cases:
+        events = case.events()[streams]
+        found = scaler_cases.trajectories(case, events)
+        expected = torch_scaler.trajectories(case, events)
+        worst.see("16", scaler_cases.differences(found, expected), case.name, events.size)
+    worst.check()
+
+
+def test_the_scale_follows_gradscaler_through_streams_of_good_and_bad_steps(parity):
+    agree(parity, scaler_cases.CASES[3:56:13], slice(5, None, 12))
+
+
+@pytest.mark.long
+def test_the_scale_follows_gradscaler_through_ten_thousand_streams(parity):
+    assert sum(case.streams for case in scaler_cases.CASES) >= 10_000
+    assert sum(case.streams * case.steps for case in scaler_cases.CASES) >= 1_000_000
+    agree(parity, scaler_cases.CASES, slice(None))
+
+
+# Trainings
+
+
+def trainings_agree(worst, kind, policies, steps, seed):
+    """Compare jaxtag's training in 16 bits with torch's, and torch's with its own in float32."""
+    encoded, start = taggers.corpus(seed, sentences=16_000), taggers.start(kind, seed)
+    groups = taggers.groups(encoded, steps, seed)
+    for policy in policies:
+        theirs = torch_taggers.train(
+            torch_taggers.tagger(kind, start, policy=policy), encoded, groups
+        )
+        ours = taggers.train(kind, start, encoded, groups, policy.name)
+        case = f"{kind}, {policy.casts} casts, seed {seed}"
+        if policy.name == "float16":
+            differ = np.flatnonzero(np.not_equal(ours.scales, theirs.scales))
+            first = differ[:1].tolist()
+            named = "".join(f", from step {n + 1}: {ours.largest[n]:g}" for n in first)
+            worst.see("17a", differ.size, case + named, steps)
+            assert len(set(ours.scales)) > 2  # it moved, both ways
+        scales = [taggers.SCALING.init_scale, *theirs.scales]
+        skipped = [n for n in range(steps) if scales[n + 1] < scales[n]]
+        # Otherwise a skipped step would put float32 ahead by one, and make its distance large.
+        exact = torch_taggers.train(torch_taggers.tagger(kind, start), encoded, groups, skipped)
+        apart = np.abs(np.subtract(ours.losses, theirs.losses))
+        own = np.abs(np.subtract(exact.losses, theirs.losses))
+        claim = "17b" if policy.name == "float16" else "17c"
+        worst.see(claim, apart.mean() / own.mean(), case, steps)
+
+
+def test_forty_steps_in_float16_have_the_scales_and_losses_of_torchs(parity):
+    worst = Worst(parity)
+    trainings_agree(worst, "transformer", [Policy("float16", "explicit")], steps=40, seed=0)
+    worst.check()
+
+
+POLICIES = [Policy(name, "explicit") for name in ("float16", "bfloat16")]
+AUTOCAST = [Policy(name, "autocast") for name in ("float16", "bfloat16")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("kind", "policies"), [("bilstm", POLICIES), ("transformer", POLICIES + AUTOCAST)]
+)
+def test_300_steps_in_16_bits_have_the_scales_and_losses_of_torchs(parity, kind, policies, seed):
+    worst = Worst(parity)
+    trainings_agree(worst, kind, policies, steps=300, seed=seed)
+    worst.check()
