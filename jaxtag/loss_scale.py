@@ -26,9 +26,8 @@ Array([0.5, 1.5], dtype=float32)
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -273,19 +272,10 @@ def loss_scaled(
     def step(
         grads: Any, state: LossScaledState, params: Any, **extra: Any
     ) -> tuple[Any, LossScaledState]:
-        if config.mode == "off":
-            updates, inner_state = inner.update(grads, state.inner, params, **extra)
-            finite = jnp.ones((), jnp.bool_)
-        else:
-            unscaled, finite = unscale(state.loss_scale, grads)
-            if params is not None:  # moments have the dtype of their parameter
-                unscaled = jax.tree.map(lambda g, p: g.astype(p.dtype), unscaled, params)
-            take = functools.partial(inner.update, unscaled, state.inner, params, **extra)
-            updates, inner_state = jax.lax.cond(
-                finite, take, lambda: (_nothing(jax.eval_shape(take)[0]), state.inner)
-            )
-        scale = update(state.loss_scale, finite, config)
-        return updates, state._replace(loss_scale=scale, inner=inner_state)
+        def take(unscaled: Any) -> tuple[Any, optax.OptState]:
+            return inner.update(unscaled, state.inner, params, **extra)
+
+        return _take_or_skip(config, grads, state, params, take, skip=_nothing)
 
     def update_fn(
         updates: Any, state: LossScaledState, params: Any = None, **extra: Any
@@ -313,6 +303,51 @@ def loss_scaled(
 
 def _nothing(updates: Any) -> Any:
     return jax.tree.map(lambda leaf: jnp.full(leaf.shape, -0.0, leaf.dtype), updates)
+
+
+def take_step(
+    inner: optax.GradientTransformation,
+    config: LossScaleConfig,
+    grads: Any,
+    state: LossScaledState,
+    params: Any,
+) -> tuple[Any, LossScaledState]:
+    """The update of ``loss_scaled(inner, config)`` and ``optax.apply_updates``, in one.
+
+    Returns the parameters, after a skipped step the old ones to the bit, subnormal ones too, and
+    the state. It saves a pass over the parameters.
+    """
+
+    def take(unscaled: Any) -> tuple[Any, optax.OptState]:
+        updates, inner_state = inner.update(unscaled, state.inner, params)
+        return optax.apply_updates(params, updates), inner_state
+
+    return _take_or_skip(config, grads, state, params, take, skip=lambda _: params)
+
+
+def _take_or_skip(
+    config: LossScaleConfig,
+    grads: Any,
+    state: LossScaledState,
+    params: Any,
+    take: Callable[[Any], tuple[Any, optax.OptState]],
+    skip: Callable[[Any], Any],
+) -> tuple[Any, LossScaledState]:
+    """Unscale, check, and ``take`` the gradients, or ``skip``, given the shapes of its outcome."""
+    if config.mode == "off":
+        outcome, inner_state = take(grads)
+        finite = jnp.ones((), jnp.bool_)
+    else:
+        unscaled, finite = unscale(state.loss_scale, grads)
+        if params is not None:  # moments have the dtype of their parameter
+            unscaled = jax.tree.map(lambda g, p: g.astype(p.dtype), unscaled, params)
+        outcome, inner_state = jax.lax.cond(
+            finite,
+            lambda: take(unscaled),
+            lambda: (skip(jax.eval_shape(take, unscaled)[0]), state.inner),
+        )
+    scale = update(state.loss_scale, finite, config)
+    return outcome, state._replace(loss_scale=scale, inner=inner_state)
 
 
 def select_applied(state: Any, new: T, old: T) -> T:

@@ -1,4 +1,4 @@
-"""A train config in; one optax optimizer out: unscale, clip, AdamW with a decay mask, schedule.
+"""A train config in; one optax chain out: clip, AdamW with a decay mask, schedule.
 
 Clipping and AdamW follow PyTorch's order of operations, with bias corrections that do not lose
 their digits in float32, so that a training ported from PyTorch takes the same steps.
@@ -17,7 +17,6 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from jaxtag.config import ConfigError, TrainConfig
-from jaxtag.loss_scale import OFF, LossScaleConfig, loss_scaled
 
 
 class AdamWState(NamedTuple):
@@ -28,17 +27,14 @@ class AdamWState(NamedTuple):
     nu: Any
 
 
-def build(
-    config: TrainConfig, schedule: optax.Schedule, scaling: LossScaleConfig = OFF
-) -> optax.GradientTransformationExtraArgs:
-    """Unscaling around clipping by global norm around AdamW under a learning-rate schedule.
+def build(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
+    """Chain clipping by global norm and AdamW under a learning-rate schedule.
 
-    Expects scaled gradients, already divided by the token count of the step. Clipping comes after
-    unscaling: scaled gradients are all above the limit, and would be clipped to almost nothing.
+    Expects gradients already divided by the token count of the step, and unscaled.
     """
     clip = [clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
     steps = adamw(schedule, weight_decay=config.weight_decay, mask=decay_mask)
-    return loss_scaled(optax.chain(*clip, steps), scaling)
+    return optax.chain(*clip, steps)
 
 
 def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:

@@ -118,7 +118,7 @@ def _recipe(config: Config, data: Data, total_steps: int) -> step.Recipe:
     weights = class_weights(config.train.class_weights, data.encoder.labels)
     return step.Recipe(
         build_model(config, data.encoder),
-        optim.build(config.train, schedule, scaling),
+        optim.build(config.train, schedule),
         schedule,
         scaling,
         seed=config.train.seed,

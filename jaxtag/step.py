@@ -24,7 +24,7 @@ from jaxtyping import Array, Float, Int, Key
 from jaxtag import losses, metrics
 from jaxtag.batch import Batch
 from jaxtag.device import Devices
-from jaxtag.loss_scale import OFF, LossScaleConfig, find, select_applied
+from jaxtag.loss_scale import OFF, LossScaleConfig, LossScaledState, loss_scaled, take_step
 from jaxtag.model import Model, Params
 
 
@@ -32,7 +32,7 @@ class TrainState(NamedTuple):
     """All that a step changes."""
 
     params: Params
-    opt_state: optax.OptState
+    opt_state: LossScaledState
     step: Int[Array, ""]
     """Optimizer steps taken, int32; those skipped for an overflow are not among them."""
 
@@ -52,7 +52,7 @@ class Recipe:
     optimizer: optax.GradientTransformation
     schedule: optax.Schedule
     scaling: LossScaleConfig = OFF
-    """That of ``optimizer``, as ``optim.build`` makes it; off: any optimizer will do."""
+    """What is put around the optimizer."""
     seed: int = 0
     class_weights_C: Float[np.ndarray, " C"] | None = None
     label_smoothing: float = 0.0
@@ -61,7 +61,8 @@ class Recipe:
 def init_state(recipe: Recipe) -> TrainState:
     """Make parameters from the seed, and the optimizer state that belongs to them."""
     params = recipe.model.init(jax.random.fold_in(jax.random.key(recipe.seed), 0))
-    return TrainState(params, recipe.optimizer.init(params), jnp.zeros((), jnp.int32))
+    optimizer = loss_scaled(recipe.optimizer, recipe.scaling)
+    return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
 
 def gradient(
@@ -94,7 +95,7 @@ def gradient(
 
 def loss_scale(recipe: Recipe, state: TrainState) -> float | Float[Array, ""]:
     """What this step's loss is multiplied by; 1 without scaling."""
-    return 1.0 if recipe.scaling.mode == "off" else find(state.opt_state).scale
+    return 1.0 if recipe.scaling.mode == "off" else state.opt_state.loss_scale.scale
 
 
 def _weights(recipe: Recipe) -> Float[Array, " C"] | None:
@@ -107,13 +108,10 @@ def apply_gradient(
     """Take one optimizer step, or skip it; where no token counted, change nothing at all."""
 
     def update(state: TrainState) -> TrainState:
-        updates, opt_state = recipe.optimizer.update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
-        if recipe.scaling.mode == "off":
-            return TrainState(params, opt_state, state.step + 1)
-        # Adding nothing is not nothing: XLA makes a subnormal parameter 0.
-        params = select_applied(opt_state, params, state.params)
-        return TrainState(params, opt_state, state.step + find(opt_state).last_finite)
+        params, opt_state = take_step(
+            recipe.optimizer, recipe.scaling, grads, state.opt_state, state.params
+        )
+        return TrainState(params, opt_state, state.step + opt_state.loss_scale.last_finite)
 
     return jax.lax.cond(step_count > 0, update, lambda state: state, state)
 

@@ -19,7 +19,7 @@ from jaxtag import batch as batches
 from jaxtag import checkpoint, device, losses, model, optim, plan, step
 from jaxtag.config import ModelConfig, Parts, TrainConfig
 from jaxtag.encode import PARTS, Encoded
-from jaxtag.loss_scale import OFF, LossScaleConfig, find
+from jaxtag.loss_scale import OFF, LossScaleConfig, find, loss_scaled
 from jaxtag.precision import Policy
 
 CLASSES, WORDS, AFFIXES = 9, 30_000, 500
@@ -153,11 +153,11 @@ def train(
     config = settings(len(steps))
     schedule = optim.schedule(config, len(steps))
     scaling = SCALING if policy == "float16" else OFF
-    optimizer = optim.build(config, schedule, scaling)
+    optimizer = optim.build(config, schedule)
     recipe = step.Recipe(tagger(kind, policy), optimizer, schedule, scaling)
     devices = device.local_devices(8)
     programs = step.train_programs(recipe, devices)
-    state = step.TrainState(start, recipe.optimizer.init(start), np.int32(0))
+    state = step.TrainState(start, loss_scaled(optimizer, scaling).init(start), np.int32(0))
     state = devices.replicate(state)
     sums, scales, largest = [], [], []
     for placements in steps:

@@ -47,7 +47,7 @@ def planted(policy, *, tiny=1.0, huge=1.0):
 
 def recipe_of(policy, scaling=loss_scale.OFF, **factors):
     schedule = optax.constant_schedule(0.1)
-    optimizer = optim.build(TrainConfig(), schedule, scaling)
+    optimizer = optim.build(TrainConfig(), schedule)
     return step.Recipe(planted(policy, **factors), optimizer, schedule, scaling)
 
 

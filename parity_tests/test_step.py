@@ -15,6 +15,7 @@ from jaxtag import losses, model, optim, step
 from jaxtag.batch import Batch
 from jaxtag.config import ModelConfig, TrainConfig
 from jaxtag.device import local_devices
+from jaxtag.loss_scale import loss_scaled
 from jaxtag.precision import Policy
 
 WORDS, C = 30, 3
@@ -84,7 +85,11 @@ def first_state(recipe):
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(recipe.model.init, jax.random.key(0))
     params = jax.tree.map(lambda leaf: rng.normal(0, 0.3, leaf.shape).astype(leaf.dtype), shapes)
-    return step.TrainState(params, jax.device_get(recipe.optimizer.init(params)), np.int32(0))
+    return step.TrainState(
+        params,
+        jax.device_get(loss_scaled(recipe.optimizer, recipe.scaling).init(params)),
+        np.int32(0),
+    )
 
 
 class Trainer:

@@ -45,7 +45,7 @@ def main() -> None:
         schedule = optim.schedule(TrainConfig(), 10_000)
         runs = []
         for scaling in (OFF, LossScaleConfig(init_scale=2.0**10)):
-            optimizer = optim.build(TrainConfig(), schedule, scaling)
+            optimizer = optim.build(TrainConfig(), schedule)
             recipe = step.Recipe(tagger, optimizer, schedule, scaling)
             programs = step.train_programs(recipe, devices)
             runs.append([programs.train, devices.replicate(step.init_state(recipe))])
