@@ -70,6 +70,7 @@ def subject(settings: DiagnoseConfig) -> Subject:
         train=settings.train,
     )
     if settings.run is not None:
+        _refuse_flags_of_a_training(settings)
         trained = tagger.load(settings.run)
         base, encoder, shapes = trained.config, trained.encoder, trained.shapes
         file = settings.file or base.data.train or settings.run / "demo.train.conll"
@@ -95,8 +96,23 @@ def subject(settings: DiagnoseConfig) -> Subject:
     placements = plan.epoch_plan(shapes, encoded.lengths, seed=base.train.seed).batches
     weights_C = recipes["float32"].class_weights_C
     made = [batch.make_batch(encoded, placement) for placement in placements[: settings.batches]]
-    counts = [np.float32(losses.loss_count(one.labels_BL, weights_C)) for one in made]
-    return Subject(base, recipes, params, list(zip(made, counts, strict=True)), shapes.shapes)
+    counts = [float(losses.loss_count(one.labels_BL, weights_C)) for one in made]
+    size = base.train.accumulate  # a loss is divided by the count of all its step's micro-batches
+    pairs = [
+        (one, np.float32(sum(counts[number - number % size :][:size])))
+        for number, one in enumerate(made)
+    ]
+    return Subject(base, recipes, params, pairs, shapes.shapes)
+
+
+def _refuse_flags_of_a_training(settings: DiagnoseConfig) -> None:
+    plain = DiagnoseConfig()
+    for group in ("data", "encode", "model", "precision", "train"):
+        if getattr(settings, group) != getattr(plain, group):
+            raise config.ConfigError(
+                f"{group}: expected no such flags beside --run, whose own settings hold; "
+                "leave one of the two out"
+            )
 
 
 def _recipe(settings: config.Config, encoder: Any, policy: config.PolicyName) -> step.Recipe:
@@ -118,7 +134,7 @@ def main(argv: Sequence[str]) -> None:
     settings = config.parse(DiagnoseConfig, argv, prog="jaxtag.diagnose")
     from rich.console import Console
 
-    from jaxtag import checkpoint, diagnosis
+    from jaxtag import checkpoint, diagnosis, memory
 
     found = subject(settings)
     reference: Model = found.recipes["float32"].model
@@ -138,7 +154,9 @@ def main(argv: Sequence[str]) -> None:
         "surveys": {policy: survey.to_json() for policy, survey in surveys.items()},
     }
     if settings.memory:
-        report["memory"] = rows = diagnosis.memory(found.recipes, found.batches[0][0], found.shapes)
+        report["memory"] = rows = memory.memory_of_steps(
+            found.recipes, found.batches[0][0], found.shapes
+        )
         console.print(_memory_table(rows))
     output = settings.output or settings.run
     if output is not None:
@@ -153,15 +171,16 @@ def _table(surveys: dict[str, Survey], best: float | None) -> Table:
     from rich.table import Table
 
     float16, bfloat16 = surveys["float16"], surveys["bfloat16"]
-    table = Table(box=box.SIMPLE_HEAD, title="gradients, layer by layer")
+    title = "gradients, layer by layer; flushed and subnormal in float16 at a loss scale"
+    table = Table(box=box.SIMPLE_HEAD, title=title)
     shown = {0: "1"}
     if best is not None and best in float16.scales and best > 1.0:
         shown[float16.scales.index(best)] = power(best)
-    for name in ("layer", "largest"):
-        table.add_column(name, justify="left" if name == "layer" else "right")
+    table.add_column("layer", no_wrap=True)
+    table.add_column("largest", justify="right")
     for scale in shown.values():
         for what in ("flushed", "subnormal"):
-            table.add_column(f"float16 × {scale}\n{what}", justify="right")
+            table.add_column(f"{what}\nat {scale}", justify="right")
     table.add_column("overflows\nfrom", justify="right")
     table.add_column("headroom\nin bits", justify="right")
     table.add_column("bfloat16\nflushed", justify="right")
@@ -172,7 +191,7 @@ def _table(surveys: dict[str, Survey], best: float | None) -> Table:
             at = layer.at[index]
             cells += [at.bad] * 2 if at.bad else [f"{at.flushed:.2%}", f"{at.subnormal:.2%}"]
         bits = layer.headroom(1.0)
-        cells += [f"2^{bits:.0f}", f"{bits - _log2(best):.0f}" if best else ""]
+        cells += [f"2^{bits + 1}", f"{bits - _log2(best):.0f}" if best else ""]
         error = other.at[0].error
         cells += [f"{other.at[0].flushed:.2%}", other.at[0].bad or f"{error:.1e}"]
         table.add_row(*cells)

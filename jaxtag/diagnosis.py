@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -20,10 +20,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxtag import step
 from jaxtag.batch import Batch
-from jaxtag.device import local_devices
-from jaxtag.loss_scale import SMALLEST, all_finite, find
+from jaxtag.loss_scale import all_finite
 from jaxtag.model import Model, Params
-from jaxtag.plan import Shape
 
 # Leaves that belong to the layer whose name stands before theirs; any other is one of its own.
 _LEAVES = ("kernel", "bias", "scale")
@@ -261,83 +259,25 @@ def verdict(survey: Survey, best: float | None) -> str:
     lost = {index: max(layer.at[index].flushed for layer in survey.layers) for index in usable}
     least = min(usable, key=lambda index: (lost[index], index))
     name = f"2^{math.log2(survey.scales[least]):.0f}"
-    loses = "none" if not lost[least] else f"at most {lost[least]:.2g} of a layer's"
+    loses = "none" if not lost[least] else f"at most {_percent(lost[least])} of a layer's"
     bits = math.log2(best / survey.scales[least])
     return (
-        f"{worst.name} loses {at_one.flushed:.1%} of its gradients to {survey.policy} at loss "
-        f"scale 1; {name} loses {loses} and has {bits:.0f} bits of headroom; {recommended}"
+        f"{worst.name} loses {_percent(at_one.flushed)} of its gradients to {survey.policy} at "
+        f"loss scale 1; {name} loses {loses} and has {bits:.0f} bits of headroom; {recommended}"
     )
 
 
-def memory(
-    recipes: Mapping[str, step.Recipe], example: Batch, shapes: Sequence[Shape]
-) -> list[dict[str, Any]]:
-    """Bytes of one training step for each shape and policy, on one device.
-
-    Parameters, gradients and optimizer state are float32 under every policy. ``kept`` is what the
-    forward pass keeps for the backward pass, by the dtypes of the model, on any device; ``working``
-    is what the compiled program needs besides the gradients here, by XLA's own analysis: on a
-    CPU, which computes float16 products in float32, it may even grow.
-    """
-    rows = []
-    for shape in shapes:
-        for policy, recipe in recipes.items():
-            state = jax.eval_shape(functools.partial(step.init_state, recipe))
-            compiled = _compiled_step(recipe, state, example, shape)
-            params, optimizer = size_of(state.params), size_of(state.opt_state)
-            working = compiled.memory_analysis().temp_size_in_bytes
-            rows.append(
-                {
-                    "shape": f"{shape.rows} × {shape.length}",
-                    "policy": policy,
-                    "parameters": params,
-                    "gradients": params,
-                    "optimizer": optimizer,
-                    "kept": kept_bytes(recipe, state.params, _resized(example, shape)),
-                    "working": max(0, working - params),
-                }
-            )
-    return rows
-
-
-def _compiled_step(recipe: step.Recipe, state: Any, example: Batch, shape: Shape) -> Any:
-    batch = _resized(example, shape)
-    count = jax.ShapeDtypeStruct((), jnp.float32)
-    programs = step.train_programs(recipe, local_devices(shape.rows, count=1))
-    return programs.train.lower(state, batch, count).compile()  # type: ignore[attr-defined]
-
-
-def _resized(example: Batch, shape: Shape) -> Any:
-    def resized(values: Any) -> Any:
-        return jax.ShapeDtypeStruct((shape.rows, shape.length, *values.shape[2:]), jnp.int32)
-
-    return Batch(*map(resized, example))
-
-
-def kept_bytes(recipe: step.Recipe, params: Any, batch: Any) -> int:
-    """Bytes that a forward pass keeps for its backward pass, parameters and batch left out."""
-
-    def residuals(params: Params, batch: Batch) -> Any:
-        return jax.vjp(lambda params: recipe.model.apply(params, batch), params)[1]
-
-    jaxpr = jax.make_jaxpr(residuals)(params, batch).jaxpr
-    given = set(jaxpr.invars)
-    kept = {v for v in jaxpr.outvars if not isinstance(v, Literal) and v not in given}
-    return size_of([variable.aval for variable in kept])
-
-
-def size_of(tree: Any) -> int:
-    """Bytes of all leaves."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.0005 else "less than 0.1%"
 
 
 def first_bad_layer(
     recipe: step.Recipe, state: step.TrainState, batches: Sequence[Batch], count: np.float32
 ) -> str:
     """Where, seen from the loss, the last step's gradient first was inf or NaN, as one phrase."""
-    scaling = find(state.opt_state)
+    scaling = state.opt_state.loss_scale
     scale = float(scaling.scale)
-    if recipe.scaling.mode == "dynamic" and scale > max(recipe.scaling.min_scale, SMALLEST):
+    if recipe.scaling.mode == "dynamic" and not scaling.stuck:
         scale /= recipe.scaling.backoff_factor  # what it was before the last step was skipped
 
     @functools.partial(jax.jit, compiler_options=recipe.model.policy.compiler_options)

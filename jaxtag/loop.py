@@ -129,11 +129,11 @@ def _log(
         **(scaling_line(scaling) if scaled else {}),
     )
     limit = session.config.precision.max_skips
-    if (trouble := alarm(scaling, session.recipe.scaling, max_skips=limit)) is not None:
+    if (trouble := alarm(scaling, max_skips=limit)) is not None:
         layer = diagnosis.first_bad_layer(session.recipe, state, group.batches, group.step_count)
         raise NotFiniteError(
-            f"step {position.step:,}: {trouble}; {layer}; lower --train.lr, or use "
-            "--precision.policy bfloat16"
+            f"step {position.step:,}: {trouble}; {layer}; lower --train.lr or "
+            "--precision.init-scale, or use --precision.policy bfloat16"
         )
     left = (session.total_steps - position.step) * position.seconds / position.step
     session.line.show(
@@ -148,7 +148,7 @@ def _log(
 def _report_precision(
     session: Session, state: step.TrainState, position: Position, group: Group
 ) -> None:
-    """Write what each layer's gradient of this step loses in the policy's dtype."""
+    """Write what the policy takes from each layer's gradient, after this step, on its batch."""
     scale = float(find(state.opt_state).scale)
     batches = [(batch, group.step_count) for batch in group.batches]
     survey = session.survey(state.params, batches, [scale])

@@ -21,7 +21,8 @@ Array([0.5, 1.5], dtype=float32)
 >>> find(state)._asdict()
 {'scale': Array(2., dtype=float32), 'growth_tracker': Array(0, dtype=int32),
  'applied': Array(1, dtype=int32), 'skipped': Array(1, dtype=int32),
- 'consecutive_skips': Array(1, dtype=int32), 'last_finite': Array(False, dtype=bool)}
+ 'consecutive_skips': Array(1, dtype=int32), 'last_finite': Array(False, dtype=bool),
+ 'stuck': Array(False, dtype=bool)}
 """
 
 from __future__ import annotations
@@ -126,17 +127,21 @@ class LossScaleState(NamedTuple):
     consecutive_skips: Int[Array, ""]
     last_finite: Bool[Array, ""]
     """Whether the last step was taken."""
+    stuck: Bool[Array, ""]
+    """Whether it was skipped although the scale was at its smallest."""
 
 
 def init(config: LossScaleConfig = LossScaleConfig()) -> LossScaleState:
-    """Begin at ``config.init_scale``."""
+    """Begin at ``config.init_scale``, or at 1 where nothing is scaled."""
+    scale = 1.0 if config.mode == "off" else config.init_scale
     return LossScaleState(
-        scale=jnp.asarray(config.init_scale, jnp.float32),
+        scale=jnp.asarray(scale, jnp.float32),
         growth_tracker=jnp.zeros((), jnp.int32),
         applied=jnp.zeros((), jnp.int32),
         skipped=jnp.zeros((), jnp.int32),
         consecutive_skips=jnp.zeros((), jnp.int32),
         last_finite=jnp.ones((), jnp.bool_),
+        stuck=jnp.zeros((), jnp.bool_),
     )
 
 
@@ -184,8 +189,8 @@ def all_finite(tree: Any) -> Bool[Array, ""]:
     leaves = jax.tree.leaves(tree)
     if not leaves:
         return jnp.ones((), jnp.bool_)
-    # The norm has been computed anyway where clipping follows, and XLA computes it once. It is
-    # also infinite where squares of finite numbers are: only then are all numbers looked at.
+    # The norm takes half the time of looking at each number. It is also infinite where only the
+    # squares are: then the numbers are looked at.
     return jax.lax.cond(
         jnp.isfinite(optax.tree.norm(tree)),
         lambda: jnp.ones((), jnp.bool_),
@@ -211,6 +216,7 @@ def update(
         skipped=state.skipped + ~finite,
         consecutive_skips=jnp.where(finite, 0, state.consecutive_skips + one),
         last_finite=finite,
+        stuck=jnp.zeros((), jnp.bool_),
     )
     if config.mode != "dynamic":
         return counted
@@ -222,6 +228,7 @@ def update(
     grown = state.scale * config.growth_factor
     higher = jnp.where(grown <= config.max_scale, grown, state.scale)
     return counted._replace(
+        stuck=~finite & (state.scale <= floor),
         scale=jnp.where(finite, jnp.where(grows, higher, state.scale), lower),
         growth_tracker=jnp.where(finite & ~grows, good, 0),
     )
@@ -396,14 +403,14 @@ def from_torch(saved: Mapping[str, Any]) -> tuple[LossScaleState, LossScaleConfi
     return init(config)._replace(growth_tracker=tracker), config
 
 
-def alarm(state: Any, config: LossScaleConfig, *, max_skips: int) -> str | None:
+def alarm(state: Any, *, max_skips: int) -> str | None:
     """What is wrong where so many steps in a row were skipped, or one at the smallest scale.
 
     To be asked on the host now and then: fetches the state.
     """
     found = jax.device_get(find(state))
     skips, scale = int(found.consecutive_skips), float(found.scale)
-    if skips and config.mode == "dynamic" and scale <= max(config.min_scale, SMALLEST):
+    if found.stuck:
         return f"the last {skips:,} steps were skipped, down to the smallest loss scale, {scale:g}"
     if skips >= max_skips:
         return f"the last {skips:,} steps were skipped; the loss scale is {scale:g}"

@@ -37,7 +37,7 @@ class Summary:
 
     steps: int
     loss: float
-    """Per real token (or per unit of class weight); 0 where none counted or all overflowed."""
+    """Per real token (or unit of class weight); 0 where none counted, NaN where all overflowed."""
     accuracy: float
     tokens: int
     cells: int
@@ -91,12 +91,13 @@ class Meter:
         total = sum(np.float64(part.loss.total) for part in kept)
         count = sum(np.float64(part.loss.count) for part in kept)
         tokens = sum(int(part.tokens.total) for part in parts)
-        correct = sum(int(part.tokens.correct) for part in parts)
+        seen = sum(int(part.tokens.total) for part in kept)
+        correct = sum(int(part.tokens.correct) for part in kept)
         now = time.perf_counter()
         made = Summary(
             steps=self.steps,
-            loss=float(total / count) if count else 0.0,
-            accuracy=correct / tokens if tokens else 0.0,
+            loss=float(total / count) if count else 0.0 if kept or not parts else math.nan,
+            accuracy=correct / seen if seen else 0.0,
             tokens=tokens,
             cells=self.cells,
             seconds=now - self.started,
@@ -164,7 +165,7 @@ def duration(seconds: float) -> str:
 def metrics_line(summary: Summary) -> dict[str, Any]:
     """The numbers of a summary as ``metrics.jsonl`` has them."""
     return {
-        "loss": summary.loss,
+        "loss": summary.loss if math.isfinite(summary.loss) else None,
         "accuracy": summary.accuracy,
         "tokens": summary.tokens,
         "cells": summary.cells,

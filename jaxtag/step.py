@@ -93,7 +93,7 @@ def gradient(
     return jax.grad(objective, has_aux=True)(params)
 
 
-def loss_scale(recipe: Recipe, state: TrainState) -> float | Float[Array, ""]:
+def current_scale(recipe: Recipe, state: TrainState) -> float | Float[Array, ""]:
     """What this step's loss is multiplied by; 1 without scaling."""
     return 1.0 if recipe.scaling.mode == "off" else state.opt_state.loss_scale.scale
 
@@ -121,7 +121,7 @@ def train_step(
 ) -> tuple[TrainState, StepSums]:
     """One optimizer step on one batch."""
     key = dropout_key(recipe, state.step, micro_batch=0)
-    scale = loss_scale(recipe, state)
+    scale = current_scale(recipe, state)
     grads, sums = gradient(recipe, state.params, batch, step_count, key, scale)
     return apply_gradient(recipe, state, grads, step_count), sums
 
@@ -136,7 +136,7 @@ def accumulate_step(
 ) -> tuple[Params, StepSums]:
     """Add one micro-batch's part to the gradient of the optimizer step, scaled as all of it."""
     key = dropout_key(recipe, state.step, micro_batch)
-    scale = loss_scale(recipe, state)
+    scale = current_scale(recipe, state)
     grads, sums = gradient(recipe, state.params, batch, step_count, key, scale)
     return jax.tree.map(jnp.add, accumulated, grads), sums
 

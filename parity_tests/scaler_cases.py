@@ -44,7 +44,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"interval {self.interval}, from 2^{self.exponent}, {self.steps} steps"
+        factors = f"× 2^{self.growth} and 2^-{self.backoff}"
+        return f"interval {self.interval}, from 2^{self.exponent}, {factors}, {self.steps} steps"
 
     def events(self) -> np.ndarray:
         """Which of GRADIENTS comes at each step, (streams, steps); streams 0 to 50 % bad."""
@@ -58,7 +59,7 @@ def _cases() -> list[Case]:
         (interval, exponent, growth, backoff)
         for interval in (1, 2, 3, 4, 7, 10, 25)
         for exponent in (-120, 0, 16, 122)
-        for growth, backoff in ((1, 1), (2, 1))
+        for growth, backoff in ((1, 1), (2, 2))
     ]
     cases = [Case(n, *options, streams=170) for n, options in enumerate(short)]
     long = [(200, 16), (500, 16), (1000, 16), (1999, 16), (2000, 16), (2000, 126)]
@@ -67,8 +68,8 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
-# Of these the results are recorded: every kind of start, of interval, and of stream.
-RECORDED = [CASES[number] for number in (0, 10, 20, 30, 40, 50)]
+# Of these the results are recorded: both pairs of factors, every start, and a long stream.
+RECORDED = [CASES[number] for number in (0, 9, 18, 27, 33, 44, 55, 60)]
 RECORDED_STREAMS = slice(None, None, 17)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import conftest
 import pytest
+from claims import CLAIMS
 
 import jaxtag
 
@@ -36,6 +37,7 @@ ORDER = [
     "metrics",
     "step",
     "diagnosis",
+    "memory",
     "checkpoint",
     "run",
     "evaluation",
@@ -167,3 +169,12 @@ def test_every_module_with_jaxtyping_annotations_is_checked_in_the_tests():
         if "jaxtyping" in top_levels(path)
     ]
     assert checked.split(",") == [*annotated, "beartype.beartype"]
+
+
+def test_the_claims_in_the_readme_are_those_that_the_tests_hold():
+    lines = (PACKAGE.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    written = {row[0]: row[1:3] for row in rows if len(row) == 5 and row[0] in CLAIMS}
+    assert written == {
+        key: [claim.text, f"{claim.bound:g} {claim.unit}"] for key, claim in CLAIMS.items()
+    }

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 
-from jaxtag import diagnose, diagnosis, loss_scale, model, optim, step
+from jaxtag import diagnose, diagnosis, loss_scale, memory, model, optim, step
 from jaxtag.batch import Batch
 from jaxtag.config import ConfigError, ModelConfig, TrainConfig
 from jaxtag.loss_scale import LossScaleConfig
@@ -92,6 +92,14 @@ def test_a_layer_that_overflows_is_named():
     assert diagnosis.verdict(overflowing, best).startswith("last overflows float16")
 
 
+def test_the_scale_from_which_a_layer_overflows_is_the_first_at_which_it_does():
+    exponents = range(25)
+    survey, _ = survey_of([2.0**e for e in exponents], huge=2.0**6)
+    last = survey.layers[-1]
+    first_bad = next(e for e in exponents if last.at[e].bad)
+    assert last.headroom(1.0) + 1 == first_bad
+
+
 def test_the_recommended_scale_is_finite_and_its_double_is_not():
     _, best = survey_of([1.0])
     survey, _ = survey_of([best, 2.0 * best])
@@ -140,14 +148,14 @@ def test_memory_of_a_model_of_100_million_parameters():
     schedule = optax.constant_schedule(0.1)
     recipe = step.Recipe(built, optim.build(TrainConfig(), schedule), schedule)
     state = jax.eval_shape(lambda: step.init_state(recipe))
-    params = diagnosis.size_of(state.params)
+    params = memory.size_of(state.params)
     assert params == pytest.approx(400e6, rel=0.01)
-    assert diagnosis.size_of(state.opt_state) == pytest.approx(2 * params, rel=1e-3)
+    assert memory.size_of(state.opt_state) == pytest.approx(2 * params, rel=1e-3)
 
 
 def test_the_policy_changes_the_activations_and_no_other_row_of_the_memory_table():
     recipes = {name: recipe_with_transformer(name) for name in ("float32", "float16")}
-    (full, half) = diagnosis.memory(recipes, batch_of(), [Shape(8, 64)])
+    (full, half) = memory.memory_of_steps(recipes, batch_of(), [Shape(8, 64)])
     for name in ("parameters", "gradients", "optimizer"):
         assert full[name] == half[name] > 0
     assert 0.5 <= half["kept"] / full["kept"] < 0.75  # softmax, norms, sums stay float32

@@ -28,12 +28,15 @@ def gradient(value):
 
 def optimizer_of(config=DEFAULTS, *, accumulate=1):
     """Everything that has a state of its own: momentum, decay, a schedule, a moving average."""
-    inner = optax.chain(
+    return loss_scaled(inner_optimizer(), config, accumulate=accumulate)
+
+
+def inner_optimizer():
+    return optax.chain(
         optim.clip_by_global_norm(1.0),
         optim.adamw(optax.linear_schedule(0.1, 0.0, 10), weight_decay=0.1),
         optax.ema(0.9),
     )
-    return loss_scaled(inner, config, accumulate=accumulate)
 
 
 @functools.cache
@@ -49,6 +52,17 @@ def stepper(config=DEFAULTS, accumulate=1):
     return optimizer, step
 
 
+@functools.cache
+def in_one(config=DEFAULTS):
+    """The same step as the trainer takes it, parameters included."""
+
+    @jax.jit
+    def step(params, state, scaled):
+        return loss_scale.take_step(inner_optimizer(), config, scaled, state, params)
+
+    return step
+
+
 def bits(tree):
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree)]
 
@@ -59,17 +73,33 @@ def bits(tree):
 @pytest.mark.parametrize("bad", [INF, -INF, NAN])
 def test_a_skipped_step_changes_no_bit_but_the_scale_and_its_counts(bad):
     optimizer, step = stepper()
-    params, state, _ = step(PARAMS, optimizer.init(PARAMS), gradient(65536.0))
+    _, state, _ = step(PARAMS, optimizer.init(PARAMS), gradient(65536.0))
     scaled = gradient(1.0)
     scaled["b"][0] = bad
-    after, skipped, updates = step(params, state, scaled)
-    assert bits(after) == bits(params)
+    _, skipped, updates = step(PARAMS, state, scaled)
     assert bits(skipped.inner) == bits(state.inner)
     assert all(np.all(leaf == 0.0) and np.all(np.signbit(leaf)) for leaf in updates.values())
     found = find(skipped)
     assert (float(found.scale), int(found.growth_tracker)) == (2.0**15, 0)
     assert (int(found.applied), int(found.skipped), int(found.consecutive_skips)) == (1, 1, 1)
     assert not found.last_finite
+
+    # To add nothing to a subnormal parameter would make it 0.
+    params = PARAMS | {"b": np.array([1e-40], np.float32)}
+    after, same = in_one()(params, state, scaled)
+    assert bits(after) == bits(params)
+    assert bits(same) == bits(skipped)
+
+
+def test_the_trainers_step_is_the_wrappers_update_applied():
+    optimizer, step = stepper()
+    params, state = PARAMS, optimizer.init(PARAMS)
+    taken, taken_state = PARAMS, state
+    for value in (65536.0, INF, 3.0, NAN, -65536.0):
+        params, state, _ = step(params, state, gradient(value))
+        taken, taken_state = in_one()(taken, taken_state, gradient(value))
+        assert bits(find(taken_state)) == bits(find(state))
+    assert relative_distance(taken, params) <= FEW_FLOAT32_ROUNDINGS
 
 
 def test_a_schedule_inside_counts_the_steps_that_were_taken():
@@ -110,16 +140,14 @@ def test_clipping_before_unscaling_clips_to_almost_nothing():
         assert float(jnp.linalg.norm(updates["w"])) == pytest.approx(size, rel=1e-5)
 
 
-def test_a_schedule_that_counts_skipped_steps_has_used_up_its_warm_up():
-    schedule = optax.linear_schedule(0.0, 1.0, 4)
-    optimizer = loss_scaled(optax.scale_by_schedule(schedule))
-    params = {"w": jnp.ones(1)}
-    state = optimizer.init(params)
+def test_a_schedule_outside_that_counts_calls_has_used_up_its_warm_up_on_skipped_steps():
+    schedule = optax.linear_schedule(0.25, 1.0, 3)
+    optimizer = loss_scaled(optax.scale_by_schedule(schedule), loss_scale.static(8.0))
+    state = optimizer.init({"w": jnp.ones(1)})
     for call in range(4):
-        updates, state = optimizer.update({"w": jnp.array([INF if call < 3 else 65536.0])}, state)
-        at_calls = float(schedule(call))
-    assert float(updates["w"][0]) == float(schedule(int(find(state).applied) - 1)) * 8.0
-    assert at_calls == 0.75
+        updates, state = optimizer.update({"w": jnp.array([INF if call < 3 else 8.0])}, state)
+    assert float(updates["w"][0]) == 0.25
+    assert float(schedule(call)) == 1.0
 
 
 # Accumulation
@@ -173,7 +201,7 @@ def test_a_window_of_less_than_one_is_an_error():
     events=st.lists(st.sampled_from([1.0, INF, NAN]), min_size=1, max_size=40),
     interval=st.integers(1, 3),
 )
-def test_no_scale_is_0_inf_or_nan_and_no_parameter_is_corrupted(exponent, events, interval):
+def test_no_scale_is_0_inf_or_nan_and_the_check_is_of_what_is_applied(exponent, events, interval):
     scale = 2.0**exponent
     config = LossScaleConfig(growth_interval=interval, min_scale=0.0)
     update = jitted_update(config)
@@ -216,6 +244,7 @@ def test_at_the_largest_scale_gradients_do_not_vanish():
         (LossScaleConfig(init_scale=8.0, max_scale=8.0, growth_interval=1), [8, 8, 4, 8, 8]),
         (loss_scale.static(8.0), [8.0] * 5),
         (loss_scale.OFF, [1.0] * 5),
+        (LossScaleConfig(mode="off"), [1.0] * 5),
     ],
 )
 def test_the_scale_after_two_good_steps_a_bad_one_and_two_good_ones(config, scales):
@@ -388,21 +417,22 @@ def test_a_scale_that_torch_itself_does_not_come_back_from_is_refused(scale):
 # The alarm
 
 
-def test_the_alarm_is_raised_after_too_many_skips_or_at_the_floor():
+def test_the_alarm_is_raised_where_the_smallest_scale_overflows_too():
     config = LossScaleConfig(init_scale=8.0, min_scale=2.0)
     state, found = loss_scale.init(config), []
-    for finite in (False, True, False, False, False):
+    for finite in (False, True, False, False, True, False):
         state = loss_scale.update(state, finite, config)
-        found.append(loss_scale.alarm(state, config, max_skips=3))
-    assert found[:3] == [
-        None,
-        None,
-        "the last 1 steps were skipped, down to the smallest loss scale, 2",
-    ]
-    static, state = loss_scale.static(8.0), loss_scale.init(loss_scale.static(8.0))
+        found.append(loss_scale.alarm(state, max_skips=9))
+    at_floor = "the last 2 steps were skipped, down to the smallest loss scale, 2"
+    assert found[:3] == [None, None, None]
+    assert found[3] == at_floor
+    assert found[4] is None
+
+
+def test_the_alarm_is_raised_after_too_many_skips_in_a_row():
+    config = loss_scale.static(8.0)
+    state = loss_scale.init(config)
     for skips in (1, 2, 3):
-        state = loss_scale.update(state, False, static)
-        alarm = loss_scale.alarm(state, static, max_skips=3)
-        assert alarm == (
-            None if skips < 3 else "the last 3 steps were skipped; the loss scale is 8"
-        )
+        state = loss_scale.update(state, False, config)
+        expected = "the last 3 steps were skipped; the loss scale is 8"
+        assert loss_scale.alarm(state, max_skips=3) == (None if skips < 3 else expected)

@@ -8,9 +8,12 @@ import re
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from jax.experimental import topologies
 
+from jaxtag import device, model, step
 from jaxtag.config import ConfigError
 from jaxtag.precision import Policy
 
@@ -71,14 +74,29 @@ def test_other_policies_compile_as_xla_does_by_default():
 
 
 @pytest.mark.parametrize("policy", ["float16", "float32"])
-def test_the_gradient_of_a_float32_weight_is_rounded_to_float16_in_the_compiled_step(policy):
+def test_the_gradient_of_a_float32_weight_overflows_where_float16_does(policy):
     def loss(w, x):
         dtype = Policy(policy).compute_dtype
         return jnp.sum((x.astype(dtype) @ w.astype(dtype)).astype(jnp.float32))
 
     program = jax.jit(jax.grad(loss), compiler_options=Policy(policy).compiler_options)
-    text = program.lower(jnp.ones((8, 8)), jnp.ones((8, 8))).compile().as_text()
-    assert ("f16[8,8]" in text) == (policy == "float16")
+    gradient = program(jnp.ones((1, 1)), jnp.full((2, 1), 6e4))
+    assert float(gradient[0, 0]) == (np.inf if policy == "float16" else 1.2e5)
+
+
+def test_all_training_programs_are_compiled_with_the_policys_options(monkeypatch):
+    given = []
+    monkeypatch.setattr(
+        step.jax, "jit", lambda function, **options: given.append(options) or function
+    )
+    built = model.Model(lambda key: {}, lambda *arguments: None, Policy("float16"))
+    schedule = optax.constant_schedule(0.1)
+    recipe = step.Recipe(built, optax.identity(), schedule)
+    step.train_programs(recipe, device.local_devices(8))
+    step.eval_program(built, device.local_devices(8))
+    step.predict_program(built, device.local_devices(8))
+    assert len(given) == 6
+    assert {one["compiler_options"]["xla_allow_excess_precision"] for one in given} == {False}
 
 
 PLATFORMS = {

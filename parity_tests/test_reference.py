@@ -66,7 +66,7 @@ def test_the_command_trains_scores_and_tests(corpora, capsys, sampler):
 
 
 @pytest.mark.parametrize(
-    "flag", ["--precision.policy=bfloat16", "--run=somewhere", "--data.shapes=2", "--resume"]
+    "flag", ["--precision.max-skips=3", "--run=somewhere", "--data.shapes=2", "--resume"]
 )
 def test_a_flag_of_jaxtags_alone_is_refused(flag):
     with pytest.raises(ConfigError, match="the reference has no such setting"):

@@ -30,6 +30,7 @@ ONLY_JAXTAG = (
     *("run", "resume", "overwrite", "data.shapes", "data.row_multiple"),
     *("train.eval_steps", "train.log_steps", "precision.loss_scale", "precision.min_scale"),
     *("precision.max_scale", "precision.max_skips", "precision.report_every"),
+    "precision.scale_anyway",
 )
 SPLITS: tuple[demo.Split, ...] = ("train", "dev", "test")
 

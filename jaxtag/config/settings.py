@@ -153,7 +153,7 @@ class PrecisionConfig:
     max_scale: float = 2.0**127
     """The largest."""
     max_skips: int = 25
-    """Stop where so many steps in a row overflowed."""
+    """Stop where so many steps in a row overflowed, as seen every train.log-steps."""
     scale_anyway: bool = False
     """Scale the loss although the policy is not float16."""
     report_every: int = 0
