@@ -136,6 +136,9 @@ def main(argv: Sequence[str]) -> None:
 
     from jaxtag import checkpoint, diagnosis, memory
 
+    output = settings.output or settings.run
+    if output is not None and output.exists() and not output.is_dir():
+        raise config.ConfigError(f"output: expected a directory, found the file {output}")
     found = subject(settings)
     reference: Model = found.recipes["float32"].model
     scales = [2.0**exponent for exponent in EXPONENTS]
@@ -158,7 +161,6 @@ def main(argv: Sequence[str]) -> None:
             found.recipes, found.batches[0][0], found.shapes
         )
         console.print(_memory_table(rows))
-    output = settings.output or settings.run
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         checkpoint.write_json(output / "diagnosis.json", report)
@@ -221,7 +223,7 @@ def _memory_table(rows: list[dict[str, Any]]) -> Table:
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        table.add_row(*(f"{v / 1e6:,.1f}" if isinstance(v, int) else str(v) for v in row.values()))
+        table.add_row(*(f"{v / 1e6:,.3g}" if isinstance(v, int) else str(v) for v in row.values()))
     return table
 
 
@@ -235,16 +237,17 @@ def draw(survey: Survey, best: float | None, path: Path) -> None:
     from jaxtag import files
 
     lost = np.array([[np.nan if at.bad else at.flushed for at in la.at] for la in survey.layers])
+    most = max(1.0, 100.0 * np.nanmax(lost, initial=0.0))
     exponents = [round(_log2(scale)) for scale in survey.scales]
     figure = Figure(figsize=(10, 1.6 + 0.3 * len(survey.layers)), layout="constrained")
     axes = figure.subplots()
     axes.set_facecolor("#444444")  # where a layer overflows
-    image = axes.imshow(100.0 * lost, aspect="auto", cmap="OrRd", vmin=0.0)
+    image = axes.imshow(100.0 * lost, aspect="auto", cmap="OrRd", vmin=0.0, vmax=most)
     axes.set_yticks(range(len(survey.layers)), [layer.name for layer in survey.layers])
     axes.set_xticks(range(len(exponents)), [str(exponent) for exponent in exponents])
     axes.set(
         xlabel="loss scale, as a power of 2",
-        title=f"{survey.policy}: gradients flushed to zero (grey: inf)",
+        title=f"{survey.policy}: gradients flushed to zero (grey: inf or NaN)",
     )
     if best in survey.scales:
         axes.axvline(survey.scales.index(best), color="black", linewidth=1.0, linestyle="--")

@@ -254,7 +254,11 @@ def verdict(survey: Survey, best: float | None) -> str:
         bad = next(la.name for la in reversed(survey.layers) if la.at[0].bad)
         return f"{bad} overflows {survey.policy} at loss scale {survey.scales[0]:g}; {recommended}"
     if not at_one.flushed:
-        return f"no layer loses a gradient to {survey.policy} at loss scale 1; {recommended}"
+        poor = max(survey.layers, key=lambda layer: layer.at[0].subnormal)
+        return (
+            f"no layer loses a gradient to {survey.policy} at loss scale 1, but {poor.name} has "
+            f"{_percent(poor.at[0].subnormal)} of them subnormal; {recommended}"
+        )
     usable = [i for i, scale in enumerate(survey.scales) if scale <= best and survey.finite(i)]
     lost = {index: max(layer.at[index].flushed for layer in survey.layers) for index in usable}
     least = min(usable, key=lambda index: (lost[index], index))

@@ -93,7 +93,7 @@ class LossScaleConfig:
         )
         if self.growth_interval is not None:
             _require(
-                1 <= self.growth_interval < 2**31,
+                type(self.growth_interval) is int and 1 <= self.growth_interval < 2**31,
                 "growth_interval",
                 "1 or more, or None",
                 self.growth_interval,
@@ -261,8 +261,7 @@ def loss_scaled(
     takes a step; the scale is constant in between, and a call with an inf or NaN discards its own
     window and no other. The losses of a window are to be divided by what all of it counts.
     """
-    if accumulate < 1:
-        raise ValueError(f"accumulate: expected 1 or more, found {accumulate}")
+    _require(type(accumulate) is int and accumulate >= 1, "accumulate", "1 or more", accumulate)
     inner = optax.with_extra_args_support(inner)
 
     def init_fn(params: Any) -> LossScaledState:
@@ -341,13 +340,18 @@ def _take_or_skip(
     skip: Callable[[Any], Any],
 ) -> tuple[Any, LossScaledState]:
     """Unscale, check, and ``take`` the gradients, or ``skip``, given the shapes of its outcome."""
+
+    def as_parameters(grads: Any) -> Any:  # moments have the dtype of their parameter
+        if params is None:
+            return grads
+        return jax.tree.map(lambda g, p: jnp.asarray(g, p.dtype), grads, params)
+
     if config.mode == "off":
-        outcome, inner_state = take(grads)
+        outcome, inner_state = take(as_parameters(grads))
         finite = jnp.ones((), jnp.bool_)
     else:
         unscaled, finite = unscale(state.loss_scale, grads)
-        if params is not None:  # moments have the dtype of their parameter
-            unscaled = jax.tree.map(lambda g, p: g.astype(p.dtype), unscaled, params)
+        unscaled = as_parameters(unscaled)
         outcome, inner_state = jax.lax.cond(
             finite,
             lambda: take(unscaled),
@@ -368,7 +372,11 @@ def select_applied(state: Any, new: T, old: T) -> T:
 
 
 def to_torch(state: Any, config: LossScaleConfig) -> dict[str, Any]:
-    """The five numbers that ``GradScaler.load_state_dict`` takes."""
+    """The five numbers that ``GradScaler.load_state_dict`` takes.
+
+    ``ValueError`` where the scale does not move: a GradScaler's always does.
+    """
+    _require(config.mode == "dynamic", "mode", "dynamic", config.mode)
     found = jax.device_get(find(state))
     return {
         "scale": float(found.scale),

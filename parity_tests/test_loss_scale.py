@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -187,9 +188,27 @@ def test_a_bad_micro_batch_discards_its_window_and_no_other(place, bad):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((params, state)))
 
 
-def test_a_window_of_less_than_one_is_an_error():
-    with pytest.raises(ValueError, match="accumulate: expected 1 or more, found 0"):
-        loss_scaled(optax.sgd(0.1), accumulate=0)
+@pytest.mark.parametrize("accumulate", [0, 1.5])
+def test_a_window_that_is_no_whole_number_of_calls_is_an_error(accumulate):
+    with pytest.raises(ValueError, match=f"accumulate: expected 1 or more, found {accumulate}"):
+        inspect.unwrap(loss_scaled)(optax.sgd(0.1), accumulate=accumulate)
+
+
+@pytest.mark.parametrize("config", [DEFAULTS, loss_scale.OFF])
+def test_bfloat16_parameters_may_be_accumulated_for(config):
+    optimizer, params = loss_scaled(optax.adam(0.1), config, accumulate=2), {"w": jnp.ones(2)}
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    state = optimizer.init(params)
+    for _ in range(2):
+        updates, state = jax.jit(optimizer.update)(params, state, params)
+    assert updates["w"].dtype == jnp.bfloat16
+    assert int(find(state).applied) == 1
+
+
+@pytest.mark.parametrize("config", [loss_scale.static(8.0), loss_scale.OFF])
+def test_a_scale_that_does_not_move_has_no_numbers_for_torch(config):
+    with pytest.raises(ValueError, match="mode: expected dynamic, found"):
+        loss_scale.to_torch(loss_scale.init(config), config)
 
 
 # What the scale may become
