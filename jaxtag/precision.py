@@ -59,3 +59,19 @@ class Policy:
         """
         # A bool: XLA does not take the string "false".
         return {"xla_allow_excess_precision": False} if self.name == "float16" else None
+
+    def warning(self, platform: str) -> str | None:
+        """What a user should know of this policy on ``jax.default_backend()``.
+
+        >>> Policy("float16").warning("tpu")
+        'float16 on TPU: its matrix units are made for bfloat16, which needs no loss scale
+        either; use --precision.policy bfloat16'
+        >>> Policy("float16").warning("gpu") is Policy("bfloat16").warning("tpu") is None
+        True
+        """
+        if self.name == "float16" and platform == "tpu":
+            return (
+                "float16 on TPU: its matrix units are made for bfloat16, which needs no loss scale "
+                "either; use --precision.policy bfloat16"
+            )
+        return None

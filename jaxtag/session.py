@@ -25,6 +25,7 @@ from jaxtag.diagnosis import Survey, surveyor
 from jaxtag.encode import IGNORE, class_weights
 from jaxtag.loss_scale import OFF, LossScaleConfig
 from jaxtag.model import Params
+from jaxtag.precision import Policy
 from jaxtag.progress import ProgressLine
 from jaxtag.tagger import build_model
 
@@ -81,11 +82,9 @@ def prepare(config: Config) -> tuple[Session, step.TrainState, Position]:
     run.check(config)
     devices = local_devices(config.data.row_multiple)
     line = ProgressLine()
-    if config.precision.policy == "float16" and jax.default_backend() == "tpu":
-        line.say(
-            "warning: float16 on TPU: its matrix units are made for bfloat16, which also needs no "
-            "loss scale; --precision.policy bfloat16"
-        )
+    warning = Policy(config.precision.policy).warning(jax.default_backend())
+    if warning is not None:
+        line.say(f"warning: {warning}")
     data = read(config, line.say)
     total_steps = _total_steps(config, data)
     recipe = _recipe(config, data, total_steps)
