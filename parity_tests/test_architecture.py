@@ -163,12 +163,10 @@ def test_every_module_with_jaxtyping_annotations_is_checked_in_the_tests():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
     options = project["tool"]["pytest"]["ini_options"]["addopts"].split()
     (checked,) = [o.split("=")[1] for o in options if o.startswith("--jaxtyping-packages=")]
-    annotated = [
-        ".".join(("jaxtag", *path.relative_to(PACKAGE).with_suffix("").parts))
-        for path in sources()
-        if "jaxtyping" in top_levels(path)
-    ]
-    assert checked.split(",") == [*annotated, "beartype.beartype"]
+    annotated = {
+        f"jaxtag.{module_of(path)}" for path in sources() if "jaxtyping" in top_levels(path)
+    }
+    assert checked.split(",") == [*sorted(annotated), "beartype.beartype"]
 
 
 def test_the_claims_in_the_readme_are_those_that_the_tests_hold():

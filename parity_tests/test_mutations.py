@@ -154,13 +154,13 @@ MUTATIONS = {
 }
 LONG_MUTATIONS = {
     "LayerNorm with an epsilon of 1e-6": Mutation(
-        ((model._norm, "epsilon=1e-5", "epsilon=1e-6"),),
+        ((model.layers.norm, "epsilon=1e-5", "epsilon=1e-6"),),
         test_parity_models.test_logits_and_gradients_of_both_models_are_torchs,
         {"kind": "transformer"},
         "claim 10",
     ),
     "GELU by tanh": Mutation(
-        ((model.Layer.__call__, "approximate=False", "approximate=True"),),
+        ((model.attention.Layer.__call__, "approximate=False", "approximate=True"),),
         test_parity_models.test_logits_and_gradients_of_both_models_are_torchs,
         {"kind": "transformer"},
         "claim 10",
