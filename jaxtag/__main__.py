@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 print(
-    "usage: python -m jaxtag.COMMAND --help, where COMMAND is one of train, evaluate, predict",
+    "usage: python -m jaxtag.COMMAND --help, where COMMAND is one of "
+    "train, evaluate, predict, diagnose",
     file=sys.stderr,
 )
 sys.exit(2)
