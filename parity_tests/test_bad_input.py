@@ -9,12 +9,12 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxtag import config, evaluate, predict, train
+from jaxtag import config, diagnose, evaluate, predict, train
 
 pytestmark = pytest.mark.usefixtures("quick_compiles")
 
 GOOD = "Ada\tB-PER\nsaw\tO\n\n"
-COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict}
+COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "diagnose": diagnose}
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,19 @@ MISTAKES = {
     ),
     "evaluating into a directory that is not there": Mistake(
         "evaluate RUN a.conll --output none/out", ("none/out:", "can be written")
+    ),
+    "diagnosing a run that never was": Mistake(
+        "diagnose --run none", ("none:", "expected a run directory")
+    ),
+    "diagnosing a run with a training's flags": Mistake(
+        "diagnose --run none --model.width 64", ("model:", "beside --run")
+    ),
+    "diagnosing into a file": Mistake(
+        "diagnose --file a.conll --output a.conll", ("output:", "expected a directory", "a.conll")
+    ),
+    "a loss scale out of range": Mistake(
+        "train --data.train a.conll --precision.policy float16 --precision.init-scale 0",
+        ("precision.init-scale:", "found 0"),
     ),
 }
 

@@ -64,8 +64,8 @@ class TestFlags:
     def test_help_and_a_wrong_flag_import_neither_jax_nor_numpy(self):
         program = (
             "import sys\n"
-            "from jaxtag import evaluate, predict, train\n"
-            "for command in (evaluate, predict, train):\n"
+            "from jaxtag import diagnose, evaluate, predict, train\n"
+            "for command in (diagnose, evaluate, predict, train):\n"
             "    for flag in ('--help', '--wrong'):\n"
             "        try: command.main([flag])\n"
             "        except SystemExit: pass\n"
