@@ -289,6 +289,9 @@ def _span_letters(width: int, scheme: str, *, touches_last: bool, touches_next: 
             return "I" * width
 
 
+_OTHER_NAMES = {"BIO": "IOB2", "BIO1": "IOB1", "BIO2": "IOB2", "BIOES": "IOBES", "BILUO": "BILOU"}
+
+
 def _check_scheme(scheme: str, *, plain: bool) -> None:
     if scheme == "plain" and not plain:
         raise LabelError(
@@ -296,4 +299,6 @@ def _check_scheme(scheme: str, *, plain: bool) -> None:
             f"or read them as one of {', '.join(_RULES)}"
         )
     if scheme not in SCHEMES:
-        raise LabelError(f"scheme: expected one of {', '.join(SCHEMES)}; found {scheme!r}")
+        known = f"scheme: expected one of {', '.join(SCHEMES)}; found {scheme!r}"
+        other = _OTHER_NAMES.get(scheme.upper())
+        raise LabelError(f"{known}, which is called {other} here" if other else known)

@@ -430,3 +430,11 @@ class TestCompleteLabels:
         assert len(set(labels)) == len(labels)
         assert labels == complete_labels(list(reversed(tags)), scheme)
         assert complete_labels(labels, scheme) == labels
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"), [("BIO", "IOB2"), ("bioes", "IOBES"), ("BILUO", "BILOU")]
+)
+def test_a_schemes_other_name_is_answered_with_the_one_used_here(name, ours):
+    with pytest.raises(LabelError, match=f"found '{name}', which is called {ours} here"):
+        spans(["O"], name)
