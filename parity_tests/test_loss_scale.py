@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 from distances import relative_distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import printed_by
 from tolerances import FEW_FLOAT32_ROUNDINGS
 
 from jaxtag import loss_scale, optim
@@ -455,3 +457,38 @@ def test_the_alarm_is_raised_after_too_many_skips_in_a_row():
         state = loss_scale.update(state, False, config)
         expected = "the last 3 steps were skipped; the loss scale is 8"
         assert loss_scale.alarm(state, max_skips=3) == (None if skips < 3 else expected)
+
+
+# Devices
+
+
+def on_eight_devices():
+    """Scale, parameters and decision after a gradient with an inf on one of eight devices."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("rows",))
+    rows, whole = (
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        for axes in (("rows",), ())
+    )
+    optimizer = loss_scaled(optax.adam(0.1))
+    params = {"w": np.ones((8, 4), np.float32)}
+    place = {"w": rows}
+    step = jax.jit(
+        optimizer.update, in_shardings=(place, whole, place), out_shardings=(place, whole)
+    )
+    state, found = optimizer.init(params), []
+    for bad in (None, 5):
+        scaled = {"w": np.ones((8, 4), np.float32)}
+        if bad is not None:
+            scaled["w"][bad, 2] = np.inf
+        updates, state = step(scaled, state, params)
+        shards = [float(shard.data) for shard in find(state).scale.addressable_shards]
+        found.append([shards, bool(np.all(updates["w"] == 0.0)), int(find(state).applied)])
+    return found
+
+
+def test_an_inf_on_one_of_eight_devices_skips_the_step_on_all():
+    assert printed_by(__file__, devices=8) == [[[65536.0] * 8, False, 1], [[32768.0] * 8, True, 1]]
+
+
+if __name__ == "__main__":
+    print(json.dumps(on_eight_devices()))

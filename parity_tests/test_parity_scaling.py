@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import scaler_cases
 import taggers
+import torch
 import torch_scaler
 import torch_taggers
 from loss_cases import Worst
+from torch.amp.grad_scaler import GradScaler
 
+from jaxtag import precision
+from jaxtag.loss_scale import find, loss_scaled, scale_loss
 from torch_ref.precision import Policy
 
 pytestmark = pytest.mark.parity
+FLOAT16 = precision.Policy("float16")
 
 
 def agree(parity, cases, streams):
@@ -34,6 +44,58 @@ def test_the_scale_follows_gradscaler_through_ten_thousand_streams(parity):
     assert sum(case.streams for case in scaler_cases.CASES) >= 10_000
     assert sum(case.streams * case.steps for case in scaler_cases.CASES) >= 1_000_000
     agree(parity, scaler_cases.CASES, slice(None))
+
+
+def torch_trace(factor, shrink, steps):
+    """(scale, scaled gradient, parameter) of so many steps on a float32 weight used in float16."""
+    weight = torch.nn.Parameter(torch.zeros(()))
+    optimizer, scaler = torch.optim.SGD([weight], lr=1.0), GradScaler("cpu")
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = (weight.half() * torch.tensor(factor).half()).float() * shrink
+        scaled = scaler.scale(loss)
+        scale = scaler.get_scale()
+        scaled.backward()
+        gradient = float(weight.grad)
+        scaler.step(optimizer)
+        scaler.update()
+        found.append((scale, gradient, float(weight.detach())))
+    return found
+
+
+def jaxtag_trace(factor, shrink, steps):
+    optimizer = loss_scaled(optax.sgd(1.0))
+
+    @functools.partial(jax.jit, compiler_options=FLOAT16.compiler_options)
+    def gradient(state, weight):
+        def loss(weight):
+            product = (weight.astype(jnp.float16) * jnp.float16(factor)).astype(jnp.float32)
+            return scale_loss(state, product * jnp.float32(shrink))
+
+        return jax.grad(loss)(weight)
+
+    weight = jnp.float32(0.0)
+    state, found = optimizer.init(weight), []
+    for _ in range(steps):
+        scale, scaled = float(find(state).scale), gradient(state, weight)
+        updates, state = optimizer.update(scaled, state, weight)
+        weight = optax.apply_updates(weight, updates)
+        found.append((scale, float(scaled), float(weight)))
+    return found
+
+
+def test_a_gradient_of_2_is_skipped_twice_and_applied_at_16384_as_by_torch():
+    trace = jaxtag_trace(2.0, 1.0, steps=3)
+    assert trace == torch_trace(2.0, 1.0, steps=3)
+    assert [scale for scale, _, _ in trace] == [65536.0, 32768.0, 16384.0]
+    assert trace[-1] == (16384.0, 32768.0, -2.0)
+
+
+def test_a_gradient_of_1e_8_comes_through_the_scale_as_by_torch():
+    ((scale, scaled, weight),) = jaxtag_trace(1.0, 1e-8, steps=1)
+    assert [(scale, scaled, weight)] == torch_trace(1.0, 1e-8, steps=1)
+    assert (scaled, weight) == (6.551742553710938e-4, -6.551742553710938e-4 / 65536.0)
 
 
 # Trainings
