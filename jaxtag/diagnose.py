@@ -95,12 +95,14 @@ def subject(settings: DiagnoseConfig) -> Subject:
         params = recipes["float32"].model.init(jax.random.key(base.train.seed))
     placements = plan.epoch_plan(shapes, encoded.lengths, seed=base.train.seed).batches
     weights_C = recipes["float32"].class_weights_C
-    made = [batch.make_batch(encoded, placement) for placement in placements[: settings.batches]]
+    # A loss is divided by the count of all its step's micro-batches: whole steps are made.
+    size = base.train.accumulate
+    taken = placements[: -(-settings.batches // size) * size]
+    made = [batch.make_batch(encoded, placement) for placement in taken]
     counts = [float(losses.loss_count(one.labels_BL, weights_C)) for one in made]
-    size = base.train.accumulate  # a loss is divided by the count of all its step's micro-batches
     pairs = [
         (one, np.float32(sum(counts[number - number % size :][:size])))
-        for number, one in enumerate(made)
+        for number, one in enumerate(made[: settings.batches])
     ]
     return Subject(base, recipes, params, pairs, shapes.shapes)
 
@@ -192,8 +194,11 @@ def _table(surveys: dict[str, Survey], best: float | None) -> Table:
         for index in shown:
             at = layer.at[index]
             cells += [at.bad] * 2 if at.bad else [f"{at.flushed:.2%}", f"{at.subnormal:.2%}"]
-        bits = layer.headroom(1.0)
-        cells += [f"2^{bits + 1}", f"{bits - _log2(best):.0f}" if best else ""]
+        # Measured, since embeddings add their gradients up in float32 and reach beyond 65,504.
+        limit = layer.overflows_from(float16.scales)
+        more, end = ("", limit) if limit else ("> ", float16.scales[-1])
+        bits = "" if best is None else f"{more}{_log2(end / best) - 1:.0f}"
+        cells += [f"{more}{power(end)}", bits]
         error = other.at[0].error
         cells += [f"{other.at[0].flushed:.2%}", other.at[0].bad or f"{error:.1e}"]
         table.add_row(*cells)

@@ -27,7 +27,6 @@ from jaxtag.model import Model, Params
 _LEAVES = ("kernel", "bias", "scale")
 MAX_EXPONENT = 120
 """Scales are tried up to this power of two."""
-FLOAT16_MAX = 65504.0
 _SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
 
 
@@ -55,11 +54,9 @@ class LayerSurvey:
     at: tuple[AtScale, ...]
     """In the order of the survey's scales."""
 
-    def headroom(self, scale: float) -> int:
-        """How many times the scale could double before the largest gradient leaves float16."""
-        if not self.largest:
-            return MAX_EXPONENT
-        return math.floor(math.log2(FLOAT16_MAX / self.largest / scale))
+    def overflows_from(self, scales: Sequence[float]) -> float | None:
+        """The first of the survey's scales, from small to large, with an inf or NaN; or None."""
+        return next((s for s, at in zip(scales, self.at, strict=True) if at.bad), None)
 
 
 @dataclass(frozen=True)
